@@ -1,0 +1,1 @@
+"""Where timings are kept: schema, migrations and the store."""

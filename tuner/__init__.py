@@ -1,0 +1,1 @@
+"""Orchestration and faces: spaces, studies, samplers, launch, reports and the command line."""
