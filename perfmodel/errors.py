@@ -55,3 +55,9 @@ class MeasurementError(PerfModelError):
 
 class StudyError(PerfModelError):
     """A study ended without a configuration that works."""
+
+
+class Interrupted(PerfModelError):
+    """Ctrl-C or SIGTERM: what was measured is kept."""
+
+    exit_code = 130

@@ -27,6 +27,11 @@ WORKLOAD_KINDS = ("kernel", "operator", "step")
 MEMORY_KEYS = ("allocated_bytes", "reserved_bytes", "device_bytes", "resident_bytes")
 
 
+def value_text(value: Value) -> str:
+    """A value as it is written on a command line: booleans are `true` and `false`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys and no spaces; NaN and infinity are refused with RecordError."""
     try:
@@ -86,7 +91,7 @@ class Facts(Mapping[str, Value]):
         return f"{type(self).__name__}({self._items!r})"
 
     def __str__(self) -> str:
-        return " ".join(f"{k}={v}" for k, v in self._items.items())
+        return " ".join(f"{k}={value_text(v)}" for k, v in self._items.items())
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (type(self), (self._items,))
@@ -204,11 +209,12 @@ class FailureReason(StrEnum):
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure is data: its reason, one line of detail, the process's exit code (if it ended)."""
+    """A failure is data: its reason, one line of detail, exit code, last lines printed."""
 
     reason: FailureReason
     detail: str = ""
     exit_code: int | None = None
+    output: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON value."""
@@ -216,6 +222,7 @@ class Failure:
             "reason": str(self.reason),
             "detail": self.detail,
             "exit_code": self.exit_code,
+            "output": self.output,
         }
 
     @classmethod

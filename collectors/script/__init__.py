@@ -1,0 +1,1 @@
+"""Measuring a user's own, unmodified training script: the probe inside it and the parent's side."""

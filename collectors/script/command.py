@@ -1,0 +1,138 @@
+"""The user's own command: its placeholders, its interpreter and the workload that it stands for."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from perfmodel.errors import UsageError
+from perfmodel.records import Facts, Value, Workload
+
+TRIAL_DIR = "trial_dir"
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+# {{{name}}} is a value in braces, {{name}} is the text {name}, {name} is a value. All other braces
+# (JSON, format strings) are the user's own.
+_PLACEHOLDER = re.compile(rf"\{{\{{\{{({_NAME})\}}\}}\}}|\{{\{{({_NAME})\}}\}}|\{{({_NAME})\}}")
+_PYTHON = re.compile(r"^(python|pypy)[0-9.]*$")
+_FLAGS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
+
+
+def text_of(value: Value) -> str:
+    """A value as it is written on a command line: booleans as true and false."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@dataclass(frozen=True)
+class ScriptCommand:
+    """A command with `{name}` placeholders; `{{name}}` stands for the text `{name}`."""
+
+    template: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.template or not self.template[0]:
+            raise UsageError("there is no command; give the training command after --")
+
+    @cached_property
+    def placeholders(self) -> frozenset[str]:
+        """The names to be filled in, `trial_dir` left out."""
+        found = (_PLACEHOLDER.finditer(part) for part in self.template)
+        names = {match[1] or match[3] for matches in found for match in matches}
+        return frozenset(name for name in names if name and name != TRIAL_DIR)
+
+    def check(self, names: Sequence[str]) -> None:
+        """UsageError for a placeholder that is none of `names`."""
+        for name in sorted(self.placeholders - set(names)):
+            known = ", ".join([*sorted(names), TRIAL_DIR])
+            raise UsageError(
+                f"placeholder {{{name}}} in the command is no parameter; allowed: {known}. Give "
+                f"--vary {name}=VALUES, or write {{{{{name}}}}} for the text {{{name}}}"
+            )
+
+    def fill(self, values: Mapping[str, Value], trial_dir: Path | None = None) -> tuple[str, ...]:
+        """The command with every placeholder replaced; UsageError for one that has no value."""
+        known = {name: text_of(value) for name, value in values.items()}
+        if trial_dir is not None:
+            known[TRIAL_DIR] = str(trial_dir)
+
+        def replace(match: re.Match[str]) -> str:
+            if match[2]:
+                return f"{{{match[2]}}}"
+            name = match[1] or match[3]
+            if name not in known:
+                raise UsageError(
+                    f"placeholder {{{name}}} has no value; allowed: {', '.join(sorted(known))}"
+                )
+            return f"{{{known[name]}}}" if match[1] else known[name]
+
+        return tuple(_PLACEHOLDER.sub(replace, part) for part in self.template)
+
+    @property
+    def text(self) -> str:
+        """The template as one line of shell."""
+        return shlex.join(self.template)
+
+    @property
+    def interpreter(self) -> str | None:
+        """The Python that runs it: the program itself, or the one a launcher's first line names."""
+        program = shutil.which(self.template[0])
+        if program is None:
+            return None
+        if _PYTHON.match(Path(self.template[0]).name):
+            return program
+        try:
+            with Path(program).open("rb") as stream:
+                first = stream.readline(512).decode(errors="replace").strip()
+        except OSError:
+            return None
+        words = first.removeprefix("#!").split() if first.startswith("#!") else []
+        words = [w for w in words if w != "/usr/bin/env"]
+        if words and _PYTHON.match(Path(words[0]).name):
+            return shutil.which(words[0])
+        return None
+
+    @property
+    def script(self) -> Path | None:
+        """The file of the script or of the `-m` module, as far as it can be told."""
+        words = list(self.template[1:])
+        for index, word in enumerate(words):
+            if word.endswith(".py") and Path(word).is_file():
+                return Path(word)
+            if word == "-m" and index + 1 < len(words):
+                path = Path(*words[index + 1].split("."))
+                for candidate in (path.with_suffix(".py"), path / "__main__.py"):
+                    if candidate.is_file():
+                        return candidate
+        return None
+
+    @property
+    def ignoring_flags(self) -> tuple[str, ...]:
+        """Flags of the interpreter that keep the probe out: -I, -E, -S."""
+        found = []
+        words = iter(self.template[1:])
+        for word in words:
+            if word in _FLAGS_WITH_VALUE:
+                next(words, None)
+            elif word.startswith("-") and not word.startswith("--") and word not in ("-m", "-c"):
+                found += [f"-{flag}" for flag in "IES" if flag in word[1:]]
+            else:
+                break
+        return tuple(found) if _PYTHON.match(Path(self.template[0]).name) else ()
+
+
+def script_workload(command: ScriptCommand) -> Workload:
+    """The workload that `command` stands for: its template and the content of its script.
+
+    The same command after an edit of the script is another workload.
+    """
+    script = command.script
+    source = hashlib.sha256(script.read_bytes()).hexdigest() if script else ""
+    name = script.stem if script else Path(command.template[0]).name
+    if script is not None and name == "__main__":
+        name = script.parent.name
+    return Workload("step", name, Facts(command=command.text, source=source))

@@ -1,0 +1,1 @@
+"""What is put in front of PYTHONPATH: no package to import, its files are found by name."""

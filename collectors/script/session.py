@@ -1,0 +1,265 @@
+"""From what the probes say to the step times of one run: one clock per process, one answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from collectors.clock import MIN_USABLE, AdaptiveClock, State, StoppingRule
+from collectors.script.events import (
+    Armed,
+    Bye,
+    Calls,
+    Event,
+    Hello,
+    Known,
+    Listener,
+    Note,
+)
+from collectors.script.period import StepFinder
+
+PATIENCE_CALLS = 120
+"""Calls for which an optimizer that exists but wasn't called yet keeps the measurement open."""
+
+RANK_WAIT_SECONDS = 10.0
+"""How long a rank whose time is known waits for ranks that have not made a step."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The slowest rank's step times and what is known about the run."""
+
+    samples: tuple[float, ...]
+    rank: int
+    ranks: int
+    warm_up: int
+    steps: int
+    calls_per_step: int
+    reason: str
+    relative_precision: float
+    allocated_bytes: int | None
+    reserved_bytes: int | None
+    device_bytes: int | None
+
+
+@dataclass
+class _Process:
+    """What one process has said."""
+
+    hello: Hello | None = None
+    torch: str = ""
+    known: int = 0
+    rank: int = 0
+    world_size: int = 1
+    gone: bool = False
+    first_call: float | None = None
+    last_call: float = 0.0
+    calls: int = 0
+    steps: int = 0
+    generation: int = 0
+    reading_all: bool = True
+    memory: dict[str, int] = field(default_factory=dict)
+    finder: StepFinder = field(default_factory=StepFinder)
+    clock: AdaptiveClock = field(default_factory=AdaptiveClock)
+
+    @property
+    def usable(self) -> bool:
+        return len(self.clock.samples) >= MIN_USABLE
+
+    @property
+    def settled(self) -> bool:
+        return self.clock.state is State.DONE or self.gone
+
+
+class StepStream:
+    """Hears the events of one run; `done` when every rank's step time is known.
+
+    Used alike by a trial, which ends the script then, and by a launch, which closes the listener.
+    """
+
+    def __init__(
+        self, listener: Listener, rule: StoppingRule, *, step_optimizer: int | None = None
+    ) -> None:
+        self._listener = listener
+        self._rule = rule
+        self._step_optimizer = step_optimizer
+        self._processes: dict[int, _Process] = {}
+        self.notes: list[str] = []
+
+    def poll(self, timeout_seconds: float = 0.0) -> bool:
+        """Hear what has arrived, waiting up to `timeout_seconds`; whether there was anything."""
+        events = self._listener.poll(timeout_seconds)
+        self.feed(events)
+        return bool(events)
+
+    def feed(self, events: Iterable[Event]) -> None:
+        """Take events in their order of arrival."""
+        for event in events:
+            process = self._process(event.connection)
+            match event:
+                case Hello():
+                    process.hello = event
+                case Armed(torch=version):
+                    process.torch = version
+                case Known(optimizers=count):
+                    process.known = count
+                case Note(text=text):
+                    if text not in self.notes:
+                        self.notes.append(text)
+                case Bye():
+                    process.gone = True
+                case Calls():
+                    self._hear(process, event)
+
+    def _process(self, connection: int) -> _Process:
+        process = self._processes.get(connection)
+        if process is None:
+            process = _Process(
+                finder=StepFinder(self._step_optimizer), clock=AdaptiveClock(self._rule)
+            )
+            self._processes[connection] = process
+        return process
+
+    def _hear(self, process: _Process, event: Calls) -> None:
+        process.rank, process.world_size = event.rank, event.world_size
+        for name in ("allocated_bytes", "reserved_bytes", "device_bytes"):
+            value = getattr(event, name)
+            if value is not None:
+                process.memory[name] = max(process.memory.get(name, 0), value)
+        for optimizer, seconds in event.calls:
+            self._call(process, optimizer, seconds)
+        self._give_orders(process, event.connection)
+
+    def _call(self, process: _Process, optimizer: int, seconds: float | None) -> None:
+        process.calls += 1
+        if seconds is not None:
+            process.last_call = seconds
+            if process.first_call is None:
+                process.first_call = seconds
+        durations = process.finder.add(optimizer, seconds)
+        if process.finder.generation != process.generation:
+            process.generation = process.finder.generation
+            process.clock = self._fresh_clock(process)
+            process.steps = 0
+        if process.finder.period is None and self._used_up(process):
+            durations = process.finder.settle()
+        for duration in durations:
+            process.steps += 1
+            process.clock.add(duration)
+        if process.clock.reason == "precise" and self._doubtful(process):
+            process.clock.reopen()
+
+    def _fresh_clock(self, process: _Process) -> AdaptiveClock:
+        clock = AdaptiveClock(self._rule)
+        if process.first_call is not None:  # the trial's budget goes on
+            clock.elapsed_seconds = process.last_call - process.first_call
+        return clock
+
+    def _used_up(self, process: _Process) -> bool:
+        if process.first_call is None:
+            return False
+        return process.last_call - process.first_call >= self._rule.max_seconds
+
+    def _doubtful(self, process: _Process) -> bool:
+        # An optimizer that wasn't called yet may belong to the period (`G` after 100 `D`).
+        if self._step_optimizer is not None or process.calls >= PATIENCE_CALLS:
+            return False
+        return process.known > len(process.finder.counts) and not self._used_up(process)
+
+    def _give_orders(self, process: _Process, connection: int) -> None:
+        # With hundreds of optimizers, reading the time (and waiting for the GPU) at each of their
+        # calls would slow the script: one time a step is enough once the period is known.
+        period = process.finder.period
+        boundary = period.boundary if period is not None else None
+        several = len(process.finder.counts) > 1
+        if boundary is not None and several and process.reading_all:
+            self._listener.order(connection, f"only {boundary}")
+            process.reading_all = False
+        elif boundary is None and not process.reading_all:
+            self._listener.order(connection, "all")
+            process.reading_all = True
+
+    @property
+    def _stepping(self) -> list[_Process]:
+        return [p for p in self._processes.values() if p.calls]
+
+    @property
+    def heard(self) -> bool:
+        """Whether any interpreter said hello."""
+        return any(p.hello for p in self._processes.values())
+
+    @property
+    def torch_version(self) -> str:
+        """The version of torch that was imported; "" if none was."""
+        return next((p.torch for p in self._processes.values() if p.torch), "")
+
+    @property
+    def steps(self) -> int:
+        """Steps made by the process that has made the most."""
+        return max((p.steps for p in self._stepping), default=0)
+
+    @property
+    def call_counts(self) -> dict[int, int]:
+        """Calls of each optimizer in the process with the most calls."""
+        most = max(self._stepping, key=lambda p: p.calls, default=None)
+        return dict(sorted(most.finder.counts.items())) if most else {}
+
+    @property
+    def seconds(self) -> float:
+        """The slowest rank's median so far; NaN before there is one."""
+        return max((p.clock.seconds for p in self._stepping if p.usable), default=math.nan)
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes that have made a step."""
+        return [p.hello.pid for p in self._stepping if p.hello is not None]
+
+    @property
+    def interpreters(self) -> list[str]:
+        """Command lines of the interpreters that said hello."""
+        return [p.hello.command_line for p in self._processes.values() if p.hello]
+
+    @property
+    def done(self) -> bool:
+        """Whether every rank's step time is known."""
+        stepping = self._stepping
+        if not any(p.usable for p in stepping) or not all(p.settled for p in stepping):
+            return False
+        expected = {p.hello.rank for p in self._processes.values() if p.hello and p.hello.rank}
+        if len({p.rank for p in stepping}) >= len(expected):
+            return True
+        waited = (p.last_call - (p.first_call or 0.0) for p in stepping)
+        return max(waited) > self._rule.max_seconds + RANK_WAIT_SECONDS
+
+    def finish(self, reason: str) -> None:
+        """No more events will come (the script ended, a deadline): settle on what there is."""
+        for process in self._stepping:
+            for duration in process.finder.settle():
+                process.steps += 1
+                process.clock.add(duration)
+            process.clock.finish(reason)
+
+    def observed(self) -> Observed | None:
+        """The slowest rank's samples; None if no rank has made enough steps."""
+        usable = [p for p in self._stepping if p.usable]
+        if not usable:
+            return None
+        slowest = max(usable, key=lambda p: p.clock.seconds)
+        period = slowest.finder.period
+        return Observed(
+            samples=slowest.clock.samples,
+            rank=slowest.rank,
+            ranks=max(max(p.world_size for p in usable), len({p.rank for p in usable})),
+            warm_up=slowest.clock.warm_up,
+            steps=slowest.steps,
+            calls_per_step=len(period.pattern) if period else 1,
+            reason=slowest.clock.reason or "running",
+            relative_precision=slowest.clock.relative_half_width,
+            allocated_bytes=self._most("allocated_bytes"),
+            reserved_bytes=self._most("reserved_bytes"),
+            device_bytes=self._most("device_bytes"),
+        )
+
+    def _most(self, name: str) -> int | None:
+        return max((p.memory[name] for p in self._stepping if name in p.memory), default=None)

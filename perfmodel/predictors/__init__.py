@@ -1,0 +1,1 @@
+"""Predictors of time, memory and success of configurations: one file each."""

@@ -1,0 +1,1 @@
+"""What a user reads: progress, the table of trials, JSON for programs."""

@@ -1,0 +1,252 @@
+"""A whole `tune run`: recognise, open, calibrate, study, report, launch."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+
+from collectors.clock import StoppingRule
+from collectors.machine import recognise_device, recognise_software
+from collectors.script import runner
+from collectors.script.command import script_workload
+from db.store import Store
+from perfmodel.errors import Interrupted, StudyError
+from perfmodel.history import Launch, Study
+from perfmodel.records import Configuration, Measurement
+from tuner.calibration import known_calibration, measure_calibration
+from tuner.jobs.script import ScriptJob
+from tuner.launch import Chosen, launch_run
+from tuner.quantities import seconds_text
+from tuner.report.document import launch_document, outcome_document
+from tuner.report.progress import ProgressReport
+from tuner.report.table import headline, launch_lines, trials_table
+from tuner.study import Limits, Outcome, Search
+from tuner.trials import Trials
+
+
+@dataclass(frozen=True)
+class Request:
+    """The checked options of `tune run`; durations in seconds, sizes in bytes."""
+
+    job: ScriptJob
+    budget_seconds: float
+    trials: int
+    trial_seconds: float
+    deadline_seconds: float
+    memory_limit_bytes: int | None
+    step_optimizer: int | None
+    launch: bool
+    launch_only: bool
+    retune: bool
+    seed: int
+    database: str | None
+    json: bool
+
+
+def tune(request: Request) -> int:
+    """Do it; the exit code: 0, or the launched run's own.
+
+    StudyError when no configuration works, StorageError for the database, Interrupted on Ctrl-C or
+    SIGTERM; what was measured by then is stored.
+    """
+    job = request.job
+    console = Console(stderr=True)
+    software = recognise_software(job.command.interpreter)
+    device = recognise_device(software)
+    with Store.open(request.database) as store:
+        study = Study(
+            device=device,
+            software=software,
+            workload=script_workload(job.command),
+            space=job.space,
+            objective=job.objective.name,
+            samples=job.objective.samples,
+            samples_global=job.objective.samples_global,
+        )
+        store.add_study(study)
+        _say(console, f"device: {device.model}; {software.facts.get('torch', 'no torch found')}")
+        with _interruptible():
+            if not request.launch_only:
+                _calibrate(store, study, console, job.command.interpreter)
+            outcome = _study(request, store, study, console)
+        document = outcome_document(outcome, job.objective, assumed=job.assumed)
+        if not request.json:
+            _print_outcome(outcome, job)
+        status = 0
+        if request.launch:
+            launched = _launch(request, store, outcome, console)
+            status = launched.exit_code
+            document["launch"] = launch_document(launched, job.objective)
+        if request.json:
+            sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    return status
+
+
+def _study(request: Request, store: Store, study: Study, console: Console) -> Outcome:
+    """Search, confirm, or only look up, as the request and what is known say."""
+    job = request.job
+    known = store.measurements(
+        device=study.device, software=study.software, workload=study.workload
+    )
+    related = store.measurements(device=study.device, kind="step", name=study.workload.name)
+    command = study.workload.parameters["command"]
+    history = [
+        m
+        for m in related
+        if m.workload.parameters.get("command") == command
+        and (m.workload, m.software) != (study.workload, study.software)
+    ]
+    with store.explaining():
+        trials = Trials.open(
+            study,
+            job.objective,
+            job.default,
+            history=history,
+            storage=store.optuna_storage(),
+            seed=request.seed,
+        )
+    limits = Limits(seconds=request.budget_seconds, trials=request.trials)
+    with ProgressReport(job.objective, limits, console) as progress:
+        search = Search(
+            study=study,
+            objective=job.objective,
+            default=job.default,
+            limits=limits,
+            measure=_measurer(request, study),
+            records=store,
+            trials=trials,
+            observer=progress,
+            known=known,
+        )
+        if request.launch_only:
+            return _looked_up(search)
+        if search.concluded() and not request.retune:
+            _say(console, "known: this study was carried through before; one confirming trial")
+            return search.confirm()
+        if search.measurements:
+            _say(console, f"going on with {len(search.measurements)} earlier measurements")
+        _announce(request, console)
+        with store.explaining():
+            return search.run()
+
+
+def _looked_up(search: Search) -> Outcome:
+    if not search.ranking():
+        raise StudyError(
+            "--launch-only, but nothing is known of this command on this device",
+            next_command="run ... (without --launch-only) measures first",
+        )
+    return search.outcome(stopped="nothing was measured (--launch-only)", already_known=True)
+
+
+def _announce(request: Request, console: Console) -> None:
+    """Say before the first trial what will happen to the user's files."""
+    own = "{trial_dir} is each trial's own folder, removed after it"
+    shared = "files it writes are its own and stay, unless the command uses {trial_dir}"
+    uses = request.job.command.uses_trial_dir
+    _say(
+        console,
+        f"your script will be started up to {request.trials} times, and some more for the finals, "
+        f"within {seconds_text(request.budget_seconds)}; {own if uses else shared}",
+    )
+
+
+def _measurer(request: Request, study: Study) -> Callable[[Configuration], Measurement]:
+    """How one configuration is measured: an isolated process of the user's command."""
+    job = request.job
+    numbers = itertools.count(1)
+    rule = StoppingRule(max_seconds=request.trial_seconds)
+    limits = runner.Limits(
+        deadline_seconds=request.deadline_seconds, memory_limit_bytes=request.memory_limit_bytes
+    )
+
+    def measure(configuration: Configuration) -> Measurement:
+        with tempfile.TemporaryDirectory(
+            prefix="perfmodel-trial-", ignore_cleanup_errors=True
+        ) as folder:
+            trial = runner.Trial(
+                command=job.command,
+                configuration=configuration,
+                device=study.device,
+                software=study.software,
+                workload=study.workload,
+                name=str(next(numbers)),
+                folder=Path(folder),
+                rule=rule,
+                limits=limits,
+                step_optimizer=request.step_optimizer,
+            )
+            return runner.run_trial(trial)
+
+    return measure
+
+
+def _calibrate(store: Store, study: Study, console: Console, interpreter: str | None) -> None:
+    """Measure what the device sustains, once per device and software, outside the budget."""
+    if known_calibration(store, study.device, study.software).known:
+        return
+    _say(console, "calibrating this device, once (sustained FLOP/s and memory bandwidth)")
+    measured = measure_calibration(
+        store, study.device, study.software, interpreter=interpreter or sys.executable
+    )
+    failed = [m for m in measured if m.failure is not None]
+    if failed and failed[0].failure:
+        _say(console, f"note: calibration failed: {failed[0].failure.detail}")
+
+
+def _launch(request: Request, store: Store, outcome: Outcome, console: Console) -> Launch:
+    """Start the whole run with the winner and record what it reached."""
+    _say(console, f"launching with {outcome.winner}")
+    chosen = Chosen(outcome.study, outcome.winner, outcome.expected)
+    launched = launch_run(
+        request.job.command,
+        chosen,
+        step_optimizer=request.step_optimizer,
+        output=sys.stderr.fileno() if request.json else None,
+    )
+    store.add_launch(launched)
+    for line in launch_lines(launched, request.job.objective):
+        _say(console, line)
+    return launched
+
+
+def _print_outcome(outcome: Outcome, job: ScriptJob) -> None:
+    console = Console()
+    console.print(trials_table(outcome, job.objective))
+    for line in headline(outcome, job.objective, assumed=job.assumed):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"stopped: {outcome.stopped}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C, SIGTERM and a closed terminal end the trial and become Interrupted."""
+
+    def stop(number: int, frame: FrameType | None) -> Any:
+        raise KeyboardInterrupt
+
+    before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            "interrupted; what was measured is kept, and the same command goes on from there"
+        ) from error
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
