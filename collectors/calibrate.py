@@ -115,14 +115,18 @@ def calibrate(
 
 def _tasks(device: Device) -> list[dict[str, Any]]:
     """What to measure, as the child wants to be told."""
-    if device.kind == "gpu":
-        every, kind, dtypes = [1], "cuda", GPU_DTYPES
-    else:
-        every, kind, dtypes = sorted({device.units, 1}, reverse=True), "cpu", CPU_DTYPES
-    operators = [(MATMUL, dtype) for dtype in dtypes] + [(COPY, "fp32")]
+    gpu = device.kind == "gpu"
+    threads_tried = [1] if gpu else sorted({device.units, 1}, reverse=True)
+    operators = [(MATMUL, dtype) for dtype in (GPU_DTYPES if gpu else CPU_DTYPES)]
+    operators.append((COPY, "fp32"))
     return [
-        {"operator": operator, "dtype": dtype, "device": kind, "threads": threads}
-        for threads in every
+        {
+            "operator": operator,
+            "dtype": dtype,
+            "device": "cuda" if gpu else "cpu",
+            "threads": threads,
+        }
+        for threads in threads_tried
         for operator, dtype in operators
     ]
 

@@ -5,8 +5,9 @@ simulated timings.
 
 Warm-up. Let m and s be the median and the robust standard deviation (1.4826 MAD, at least 1 % of m)
 of the second half of the samples. Within the first half (at most WARM_UP_LIMIT samples) everything
-up to the last sample beyond SPIKE times m (a compilation, an allocator that grows) is dropped, and
-then samples as long as the median of three of them lies more than three s away from m.
+up to the last sample beyond SPIKE times m and beyond all of the second half (a compilation, an
+allocator that grows) is dropped, and then samples as long as the median of three of them lies more
+than three s away from m.
 
 Stopping. The confidence interval of the median is the distribution-free one of order statistics: no
 shape of the noise is assumed. Neighbouring steps are not independent (another process runs for a
@@ -69,7 +70,8 @@ def warm_up_length(samples: Sequence[float]) -> int:
     middle = statistics.median(later)
     deviation = max(1.4826 * statistics.median(abs(x - middle) for x in later), 0.01 * middle)
     limit = min(half, WARM_UP_LIMIT)
-    cut = max((i + 1 for i in range(limit) if samples[i] > SPIKE * middle), default=0)
+    spike = max(SPIKE * middle, *later)
+    cut = max((i + 1 for i in range(limit) if samples[i] > spike), default=0)
     while cut < limit:
         if abs(statistics.median(samples[cut : cut + 3]) - middle) <= 3 * deviation:
             break

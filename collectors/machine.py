@@ -46,8 +46,9 @@ def recognise_device(
 
 
 def recognise_software(interpreter: str | None = None) -> Software:
-    """The stack under `interpreter` (default: ours): Python, torch, triton, driver, kernel, host.
+    """The stack under `interpreter` (default: ours): Python, torch, triton, driver, host.
 
+    The kernel's release is a condition of each timing instead: an update of it starts no new history.
     torch is looked up, never imported. MeasurementError if the interpreter can't be started or
     isn't Python 3.8 or later.
     """
@@ -55,7 +56,6 @@ def recognise_software(interpreter: str | None = None) -> Software:
     facts: dict[str, Value] = {
         **interpreter_versions(interpreter or sys.executable),
         "os": platform.system(),
-        "kernel": platform.release(),
         "host_cpu": host.model,
         "host_cores": host.units,
     }
@@ -71,6 +71,7 @@ def machine_conditions(
 ) -> Facts:
     """Load, CPUs available and clocks now; on a GPU also what slows it and who else uses it."""
     found: dict[str, Value] = {
+        "kernel": platform.release(),
         "load1": os.getloadavg()[0],
         "cpus_available": available_cpus(),
     }

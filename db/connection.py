@@ -26,6 +26,7 @@ CONNECT_SECONDS = 10
 SERVER_RETRY_SECONDS = 30.0
 """How long a server's "try again" (deadlock, lost connection) is followed."""
 
+_SERVER_DEFAULTS = {"connect_timeout": CONNECT_SECONDS, "application_name": "perfmodel"}
 MEMORY_SQLITE = (3, 36, 0)
 _SCHEMA_LOCK = 0x70657266
 """Key of the PostgreSQL advisory lock under which tables are created ("perf")."""
@@ -78,12 +79,16 @@ class Database:
                 self.url,
                 hide_parameters=True,
                 pool_pre_ping=True,
-                connect_args={"connect_timeout": CONNECT_SECONDS, "application_name": "perfmodel"},
+                connect_args=self._server_arguments(),
             )
         except ModuleNotFoundError as error:
             raise StorageError(
                 "a postgresql:// database needs psycopg: pip install 'perfmodel[postgres]'"
             ) from error
+
+    def _server_arguments(self) -> dict[str, Any]:
+        """What the URL leaves open."""
+        return {k: v for k, v in _SERVER_DEFAULTS.items() if k not in self.url.query}
 
     def _connect_sqlite(self, isolation_level: str | None) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -171,8 +176,13 @@ class Database:
                 "creator": lambda: self._connect_sqlite("IMMEDIATE"),
                 "poolclass": QueuePool,
             }
-        connect = self.engine.pool._creator  # our own engine's way to connect, options included
-        return "postgresql+psycopg://", {"creator": connect, "pool_pre_ping": True}
+        dialect = self.engine.dialect
+        positional, named = dialect.create_connect_args(self.url)
+        named = {**named, **self._server_arguments()}
+        return "postgresql+psycopg://", {
+            "creator": lambda: dialect.connect(*positional, **named),
+            "pool_pre_ping": True,
+        }
 
     def close(self) -> None:
         """Give every connection back; a database in memory is gone."""

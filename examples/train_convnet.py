@@ -122,9 +122,7 @@ def main() -> None:
     loader = DataLoader(
         training,
         batch_size=args.batch_size,
-        sampler=RandomSampler(
-            training, replacement=True, num_samples=args.batch_size * args.steps
-        ),
+        sampler=RandomSampler(training, replacement=True, num_samples=args.batch_size * args.steps),
         num_workers=args.workers,
         pin_memory=args.device.startswith("cuda"),
     )

@@ -1,6 +1,6 @@
 """Train a small byte-level GPT on text every machine has: the sources of Python's standard library.
 
-    python examples/train_gpt.py --batch-size 16 --precision bf16 --steps 500
+python examples/train_gpt.py --batch-size 16 --precision bf16 --steps 500
 """
 
 from __future__ import annotations
@@ -97,11 +97,11 @@ def parse_arguments() -> argparse.Namespace:
     add("--checkpointing", choices=["on", "off"], default="off", help="recompute activations")
     add("--optimizer", choices=["foreach", "fused", "loop"], default="foreach", help="AdamW's kind")
     add("--steps", type=int, default=500)
-    add("--learning-rate", type=float, default=2e-3)
-    add("--context", type=int, default=64, help="bytes per window")
-    add("--width", type=int, default=64)
+    add("--learning-rate", type=float, default=1e-3)
+    add("--context", type=int, default=32, help="bytes per window")
+    add("--width", type=int, default=192)
     add("--layers", type=int, default=2)
-    add("--heads", type=int, default=4)
+    add("--heads", type=int, default=6)
     add("--text-bytes", type=int, default=1_000_000)
     add("--log-every", type=int, default=50)
     add("--seed", type=int, default=0)

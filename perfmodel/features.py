@@ -22,7 +22,7 @@ UNKNOWN = -1.0
 SMALLEST = 2.0**-64
 """Numbers are cut off here before their logarithm is taken."""
 
-STEP_LENGTH = 1.5
+STEP_LENGTH = 1.25
 """Octaves (or ranks) over which neighbouring values of a numeric parameter behave alike."""
 
 OWN_SHARE = 0.3

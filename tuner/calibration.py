@@ -7,8 +7,8 @@ from db.store import Store
 from perfmodel.records import Device, Measurement, Software
 
 
-def known_calibration(store: Store, device: Device, software: Software) -> Calibration:
-    """What earlier calibrations of this device under this software show."""
+def known_calibration(store: Store, device: Device, software: Software) -> Calibration | None:
+    """What earlier calibrations of this device under this software show; None if there is none."""
     return Calibration.from_measurements(
         store.measurements(device=device, software=software, kind="operator")
     )

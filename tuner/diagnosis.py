@@ -105,7 +105,7 @@ def _database(url: str | None, device: Device, software: Software) -> Iterator[F
     counts = facts["counts"]
     held = f"schema {facts['schema_version']}, {counts['measurements']} measurements"
     yield Finding("database", "ok", f"{facts['url']}: {held}")
-    if not calibration.known:
+    if calibration is None:
         yield Finding(
             "calibration",
             "warning",

@@ -21,14 +21,15 @@ from perfmodel.records import Configuration, Measurement, Value
 from perfmodel.space import Space
 from tuner.objective import Objective
 
-MIN_WORKED = 8
+MIN_WORKED = 10
 """Configurations that must have worked before the model may say that there is nothing to gain."""
 
-STOP_PROBABILITY = 0.10
+STOP_PROBABILITY = 0.05
 """Stop when no unseen configuration is better by more than the noise with this probability."""
 
-LEAST_NOISE = 0.005
-"""Gains below this (log) never matter, however quiet the machine."""
+NOISE_BOUNDS = (0.005, 0.02)
+"""Gains below the first (log) never matter; above the second they do, however noisy the machine:
+the finals measure often enough to tell."""
 
 MAX_CANDIDATES = 20_000
 CONTENDERS = 64
@@ -119,7 +120,9 @@ def propose(
     rng = np.random.default_rng([seed, len(seen)])
     candidates = _Candidates.of(space, objective, measurements, rng)
     if candidates.measured.all():
-        return Proposal(None, f"all {len(space)} configurations of the space are measured", 0.0, 0.0)
+        return Proposal(
+            None, f"all {len(space)} configurations of the space are measured", 0.0, 0.0
+        )
     names = objective.size_names or ("batch_size",)
     predictor = fit_predictor(space, measurements, history, size_names=names)
     if predictor.surface(target_of(objective)) is None:
@@ -156,10 +159,16 @@ def _most_promising(
     upper = np.where(candidates.measured, -math.inf, score + 2 * sigma + np.log(chance))
     unseen = np.argsort(-upper)[: min(CONTENDERS, int((~candidates.measured).sum()))]
     leaders = worked[np.argsort(-score[worked])[:8]]
-    noise = max(predictor.noise(target), LEAST_NOISE)
+    noise = min(max(predictor.noise(target), NOISE_BOUNDS[0]), NOISE_BOUNDS[1])
     expected, probability = _outlook(
-        predictor, candidates, target, np.concatenate([leaders, unseen]), len(leaders),
-        chance[unseen], noise, rng,
+        predictor,
+        candidates,
+        target,
+        np.concatenate([leaders, unseen]),
+        len(leaders),
+        chance[unseen],
+        noise,
+        rng,
     )
     facts = (expected, probability, noise)
     if len(worked) >= MIN_WORKED and probability < STOP_PROBABILITY:

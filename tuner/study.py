@@ -146,6 +146,7 @@ class Search:
 
     def run(self) -> Outcome:
         """Search, then finals; StudyError when no configuration works."""
+        self.trials.synchronise(self.measurements)
         stopped = self._search()
         if not self.ranking():
             raise StudyError(self._nothing_works())
@@ -200,13 +201,11 @@ class Search:
                 return f"{done} trials were made (--trials)"
             if self._out_of_time():
                 return f"the budget of {self.limits.seconds:.0f} s is used (--budget)"
-            proposal = self.trials.ask(self.measurements)
-            if proposal.configuration is None:
-                return proposal.reason
-            measurement = self._trial(
-                proposal.configuration, purpose="trial", **proposal.conditions
-            )
-            self.trials.tell(proposal, measurement)
+            asked = self.trials.ask(self.measurements)
+            if asked.configuration is None:
+                return asked.reason
+            measurement = self._trial(asked.configuration, purpose="trial")
+            self.trials.tell(asked, measurement)
             self._check_hopeless(measurement)
 
     def _out_of_time(self) -> bool:

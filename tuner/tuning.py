@@ -30,7 +30,7 @@ from tuner.launch import Chosen, launch_run
 from tuner.quantities import seconds_text
 from tuner.report.document import launch_document, outcome_document
 from tuner.report.progress import ProgressReport
-from tuner.report.table import headline, launch_lines, trials_table
+from tuner.report.table import headline, launch_lines, report_console, trials_table
 from tuner.study import Limits, Outcome, Search
 from tuner.trials import Trials
 
@@ -108,13 +108,14 @@ def _study(request: Request, store: Store, study: Study, console: Console) -> Ou
         and (m.workload, m.software) != (study.workload, study.software)
     ]
     with store.explaining():
-        trials = Trials.open(
+        trials = Trials(
             study,
             job.objective,
             job.default,
             history=history,
             storage=store.optuna_storage(),
             seed=request.seed,
+            calibrated=known_calibration(store, study.device, study.software) is not None,
         )
     limits = Limits(seconds=request.budget_seconds, trials=request.trials)
     with ProgressReport(job.objective, limits, console) as progress:
@@ -194,7 +195,7 @@ def _measurer(request: Request, study: Study) -> Callable[[Configuration], Measu
 
 def _calibrate(store: Store, study: Study, console: Console, interpreter: str | None) -> None:
     """Measure what the device sustains, once per device and software, outside the budget."""
-    if known_calibration(store, study.device, study.software).known:
+    if known_calibration(store, study.device, study.software) is not None:
         return
     _say(console, "calibrating this device, once (sustained FLOP/s and memory bandwidth)")
     measured = measure_calibration(
@@ -222,7 +223,7 @@ def _launch(request: Request, store: Store, outcome: Outcome, console: Console) 
 
 
 def _print_outcome(outcome: Outcome, job: ScriptJob) -> None:
-    console = Console()
+    console = report_console()
     console.print(trials_table(outcome, job.objective))
     for line in headline(outcome, job.objective, assumed=job.assumed):
         console.print(line, markup=False, highlight=False, soft_wrap=True)

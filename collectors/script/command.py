@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shlex
 import shutil
@@ -12,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from perfmodel.errors import UsageError
-from perfmodel.records import Facts, Value, Workload
+from perfmodel.records import Facts, Value, Workload, value_text
 
 TRIAL_DIR = "trial_dir"
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
@@ -21,11 +22,6 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _PLACEHOLDER = re.compile(rf"\{{\{{\{{({_NAME})\}}\}}\}}|\{{\{{({_NAME})\}}\}}|\{{({_NAME})\}}")
 _PYTHON = re.compile(r"^(python|pypy)[0-9.]*$")
 _FLAGS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
-
-
-def text_of(value: Value) -> str:
-    """A value as it is written on a command line: booleans as true and false."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True)
@@ -45,6 +41,15 @@ class ScriptCommand:
         names = {match[1] or match[3] for matches in found for match in matches}
         return frozenset(name for name in names if name and name != TRIAL_DIR)
 
+    @property
+    def uses_trial_dir(self) -> bool:
+        """Whether `{trial_dir}` is to be filled in."""
+        return any(
+            TRIAL_DIR in (match[1], match[3])
+            for part in self.template
+            for match in _PLACEHOLDER.finditer(part)
+        )
+
     def check(self, names: Sequence[str]) -> None:
         """UsageError for a placeholder that is none of `names`."""
         for name in sorted(self.placeholders - set(names)):
@@ -55,8 +60,11 @@ class ScriptCommand:
             )
 
     def fill(self, values: Mapping[str, Value], trial_dir: Path | None = None) -> tuple[str, ...]:
-        """The command with every placeholder replaced; UsageError for one that has no value."""
-        known = {name: text_of(value) for name, value in values.items()}
+        """The command with every placeholder replaced; UsageError for one that has no value.
+
+        An argument that becomes empty is left out, so that `{extra}` can be a flag or nothing.
+        """
+        known = {name: value_text(value) for name, value in values.items()}
         if trial_dir is not None:
             known[TRIAL_DIR] = str(trial_dir)
 
@@ -70,7 +78,8 @@ class ScriptCommand:
                 )
             return f"{{{known[name]}}}" if match[1] else known[name]
 
-        return tuple(_PLACEHOLDER.sub(replace, part) for part in self.template)
+        filled = ((part, _PLACEHOLDER.sub(replace, part)) for part in self.template)
+        return tuple(text for part, text in filled if text or not part)
 
     @property
     def text(self) -> str:
@@ -78,12 +87,18 @@ class ScriptCommand:
         return shlex.join(self.template)
 
     @property
+    def is_python(self) -> bool:
+        """Whether the program is a Python itself, not a launcher."""
+        return bool(_PYTHON.match(Path(self.template[0]).name))
+
+    @property
     def interpreter(self) -> str | None:
         """The Python that runs it: the program itself, or the one a launcher's first line names."""
         program = shutil.which(self.template[0])
         if program is None:
             return None
-        if _PYTHON.match(Path(self.template[0]).name):
+        program = os.path.abspath(program)  # not resolved: a venv's link is its identity
+        if self.is_python:
             return program
         try:
             with Path(program).open("rb") as stream:
@@ -122,7 +137,7 @@ class ScriptCommand:
                 found += [f"-{flag}" for flag in "IES" if flag in word[1:]]
             else:
                 break
-        return tuple(found) if _PYTHON.match(Path(self.template[0]).name) else ()
+        return tuple(found) if self.is_python else ()
 
 
 def script_workload(command: ScriptCommand) -> Workload:

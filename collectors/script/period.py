@@ -32,8 +32,8 @@ class Period:
     """The calls of one step, rotated so that it ends where `context` (its last calls) ends.
 
     `context` occurs once in a period, so hearing it means that a step has ended. `loose` is for one
-    optimizer per parameter in an order that changes: each step holds its last call once and any of
-    the others.
+    optimizer per parameter where the parameters in use change (a mixture of experts): each step
+    holds its last call once and any of the others.
     """
 
     pattern: tuple[int, ...]
@@ -54,19 +54,23 @@ def find_period(calls: Sequence[int], *, repeats: int = REPEATS) -> Period | Non
     calls = calls[-MAX_CALLS:]
     recent = set(calls[len(calls) // 2 :])
     agreement = _agreement(calls)
+    refused: list[int] = []
     for length in range(len(recent) or 1, len(calls) // repeats + 1):
         if agreement[length] < (repeats - 1) * length:
             continue
+        if any(length % shorter == 0 for shorter in refused):
+            continue  # its repetition
         pattern = tuple(calls[-length:])
         if set(pattern) >= recent:
             period = _rotated(pattern)
             if _explains(period, calls[len(calls) // 2 :]):
                 return period
+        refused.append(length)
     return None
 
 
 def find_rounds(calls: Sequence[int]) -> Period | None:
-    """For many optimizers called in a changing order: the one whose calls delimit rounds.
+    """For many optimizers of which some are left out each time: one whose calls delimit rounds.
 
     A round holds no optimizer twice and, mostly, at least half of them.
     """

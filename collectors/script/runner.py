@@ -34,7 +34,7 @@ from perfmodel.records import (
 
 __all__ = ["Limits", "Progress", "ScriptCommand", "Trial", "run_trial", "script_workload"]
 
-POLL_SECONDS = 0.25
+POLL_SECONDS = 0.05
 MEMORY_EVERY_SECONDS = 0.5
 
 
@@ -146,7 +146,7 @@ class _Run:
         under_load = machine_conditions(self._trial.device)
         ended = self._process.end(grace_seconds=self._trial.limits.grace_seconds)
         self._stream.poll()
-        self._stream.finish("ended" if stopped == "ended" else "deadline")
+        self._stream.finish("deadline" if stopped == "late" else "ended")
         observed = self._stream.observed()
         failure = self._failure(stopped, ended, observed)
         # What our own trial does to the load and to the GPU isn't a condition of it.
@@ -166,18 +166,20 @@ class _Run:
         )
 
     def _watch(self) -> str:
-        """Why watching stopped: done, ended, silent (no hello) or late (past the deadline)."""
+        """Why watching stopped: done, ended, silent (no hello), late or hopeless (no order)."""
         limits = self._trial.limits
         with selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ)
             selector.register(self._process, selectors.EVENT_READ)
             while True:
+                # The probes' messages wait: waking up for each would take time from the script.
                 selector.select(POLL_SECONDS)
                 self._stream.poll()
                 if self._stream.done:
                     return "done"
                 if self._process.poll() is not None:
                     return "ended"
+                if self._stream.hopeless:
+                    return "hopeless"
                 if not self._stream.heard and self._elapsed > limits.hello_seconds:
                     return "silent"
                 if self._elapsed > limits.deadline_seconds:
@@ -235,6 +237,8 @@ class _Run:
             return None
         if stopped == "silent":
             return Failure(FailureReason.NOT_PROBED, self._why_silent())
+        if stopped == "hopeless":
+            return Failure(FailureReason.NO_STEPS, self._steps_made())
         if stopped == "late":
             return None if observed is not None else self._late()
         if not ended.succeeded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from collectors.processor import available_cpus
 from perfmodel.errors import UsageError
 from perfmodel.records import Value
 
@@ -18,6 +19,8 @@ class RuntimeParameter:
     accepts: Callable[[Value], bool]
     environment: Callable[[Value], dict[str, str]] = lambda value: {}
     setting: bool = False
+    present: Callable[[Mapping[str, str]], Value | None] = lambda environment: None
+    """What holds today in a process of that environment, None if that can't be told."""
 
 
 def _is_count(value: Value) -> bool:
@@ -55,9 +58,19 @@ def _retained(value: Value) -> dict[str, str]:
     return kept if value else {}
 
 
+def _present_threads(environment: Mapping[str, str]) -> Value:
+    given = environment.get("OMP_NUM_THREADS", "").split(",")[0]
+    return int(given) if given.isdigit() else available_cpus()
+
+
 PARAMETERS: dict[str, RuntimeParameter] = {
     "threads": RuntimeParameter(
-        "threads of one operator on the CPU", _COUNT, _is_count, _threads, setting=True
+        "threads of one operator on the CPU",
+        _COUNT,
+        _is_count,
+        _threads,
+        setting=True,
+        present=_present_threads,
     ),
     "interop_threads": RuntimeParameter(
         "operators running side by side on the CPU", _COUNT, _is_count, setting=True
@@ -67,12 +80,21 @@ PARAMETERS: dict[str, RuntimeParameter] = {
         ", ".join(_PRECISIONS),
         _one_of(_PRECISIONS),
         setting=True,
+        present=lambda environment: "highest",
     ),
     "cudnn_benchmark": RuntimeParameter(
-        "whether cuDNN tries its algorithms first", _BOOLEAN, _is_boolean, setting=True
+        "whether cuDNN tries its algorithms first",
+        _BOOLEAN,
+        _is_boolean,
+        setting=True,
+        present=lambda environment: False,
     ),
     "flush_denormal": RuntimeParameter(
-        "whether the CPU takes denormal numbers for 0", _BOOLEAN, _is_boolean, setting=True
+        "whether the CPU takes denormal numbers for 0",
+        _BOOLEAN,
+        _is_boolean,
+        setting=True,
+        present=lambda environment: False,
     ),
     "cuda_allocator": RuntimeParameter(
         "how CUDA memory is handed out",
@@ -97,12 +119,14 @@ PARAMETERS: dict[str, RuntimeParameter] = {
         _BOOLEAN,
         _is_boolean,
         lambda value: {"THP_MEM_ALLOC_ENABLE": "1" if value else "0"},
+        present=lambda environment: environment.get("THP_MEM_ALLOC_ENABLE", "0") == "1",
     ),
     "retain_memory": RuntimeParameter(
         "whether freed CPU memory is kept for reuse instead of handed back",
         _BOOLEAN,
         _is_boolean,
         _retained,
+        present=lambda environment: False,
     ),
 }
 
@@ -115,6 +139,11 @@ def check(name: str, values: Collection[Value]) -> None:
     for value in values:
         if not parameter.accepts(value):
             raise UsageError(f"{name}={value!r}; allowed: {parameter.allowed}")
+
+
+def present(name: str, environment: Mapping[str, str]) -> Value | None:
+    """What the runtime parameter is today, for a script started in `environment` unchanged."""
+    return PARAMETERS[name].present(environment)
 
 
 def split(

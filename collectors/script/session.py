@@ -53,6 +53,8 @@ class _Process:
     rank: int = 0
     world_size: int = 1
     gone: bool = False
+    lost: bool = False
+    next_settling: int = 0
     first_call: float | None = None
     last_call: float = 0.0
     calls: int = 0
@@ -142,13 +144,23 @@ class StepStream:
             process.generation = process.finder.generation
             process.clock = self._fresh_clock(process)
             process.steps = 0
-        if process.finder.period is None and self._used_up(process):
-            durations = process.finder.settle()
+        if process.finder.period is None and self._used_up(process) and not process.lost:
+            durations = self._settle(process)
         for duration in durations:
             process.steps += 1
             process.clock.add(duration)
         if process.clock.reason == "precise" and self._doubtful(process):
             process.clock.reopen()
+
+    def _settle(self, process: _Process) -> list[float]:
+        """The budget is used and there is no period: accept a weaker one, or give up later."""
+        spent = process.last_call - (process.first_call or 0.0)
+        if process.calls < process.next_settling:
+            return []
+        process.next_settling = process.calls + process.calls // 4
+        durations = process.finder.settle()
+        process.lost = process.finder.period is None and spent > 2 * self._rule.max_seconds
+        return durations
 
     def _fresh_clock(self, process: _Process) -> AdaptiveClock:
         clock = AdaptiveClock(self._rule)
@@ -222,15 +234,26 @@ class StepStream:
 
     @property
     def done(self) -> bool:
-        """Whether every rank's step time is known."""
+        """Whether every rank's step time is known.
+
+        A process that has gone before its time was known holds nothing up, but is no reason to
+        stop: how the run ends will tell whether that was a failure.
+        """
         stepping = self._stepping
-        if not any(p.usable for p in stepping) or not all(p.settled for p in stepping):
+        known = [p for p in stepping if p.usable and p.clock.state is State.DONE]
+        if not known or not all(p.settled for p in stepping):
             return False
         expected = {p.hello.rank for p in self._processes.values() if p.hello and p.hello.rank}
         if len({p.rank for p in stepping}) >= len(expected):
             return True
         waited = (p.last_call - (p.first_call or 0.0) for p in stepping)
         return max(waited) > self._rule.max_seconds + RANK_WAIT_SECONDS
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether the calls repeat in no order, so that waiting longer is of no use."""
+        stepping = self._stepping
+        return any(p.lost for p in stepping) and all(p.lost or p.settled for p in stepping)
 
     def finish(self, reason: str) -> None:
         """No more events will come (the script ended, a deadline): settle on what there is."""

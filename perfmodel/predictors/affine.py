@@ -25,7 +25,7 @@ RELEVANCE_SD = 0.7
 SCALES = {
     "common": (0.40, 0.5),
     "specific": (0.40, 0.5),
-    "deviation": (0.15, 0.5),
+    "deviation": (0.17, 0.5),
     "pair": (0.12, 0.6),
     "noise": (0.025, 0.5),
 }

@@ -105,9 +105,7 @@ def flatten(model: dict[str, Any]) -> Forest:
             )
         )
         start += len(left)
-    left, right, feature, threshold, value = (
-        np.concatenate(p) for p in zip(*parts, strict=True)
-    )
+    left, right, feature, threshold, value = (np.concatenate(p) for p in zip(*parts, strict=True))
     return Forest(np.array(roots, dtype=np.int32), left, right, feature, threshold, value)
 
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from perfmodel.features import Flags, Floats
 
-STEEPNESS = 3.0
+STEEPNESS = 6.0
 """Logits per octave around the memory limit."""
 
 LIMIT_ABOVE = (1.5, 2.0)
 """Prior of the limit, in octaves above the largest batch: mean and sd."""
 
-LIMIT_EFFECT_SD = 0.7
+LIMIT_EFFECT_SD = 0.5
 LIMIT_SLOPE = (1.0, 0.15)
 RUNS_LOGIT = (3.5, 1.5)
 """Prior of the logit of running for reasons other than memory: mean and sd."""

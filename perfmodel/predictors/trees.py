@@ -234,15 +234,11 @@ def _fit(
     configurations, means, repeats, numbers = zip(*rows, strict=True)
     return fit_surface(
         prior,
-        Rows(
-            encode(space, configurations), np.array(means), np.array(repeats), np.array(numbers)
-        ),
+        Rows(encode(space, configurations), np.array(means), np.array(repeats), np.array(numbers)),
     )
 
 
-def _limit_features(
-    space: Space, size_names: Sequence[str], x: Floats
-) -> tuple[Floats, Floats]:
+def _limit_features(space: Space, size_names: Sequence[str], x: Floats) -> tuple[Floats, Floats]:
     """Contrasts without the batch, and octaves of batch below the largest."""
     the_axes = axes(space)
     batch = _batch_axis(the_axes, size_names)

@@ -48,9 +48,7 @@ def test_golden_database_opens(version: str, tmp_path: Path) -> None:
         assert store.model(held["models"][0]) == bytes(range(256))
         # What was recorded then is known now: nothing is new.
         assert store.add(store.measurements()) == 0
-        study = optuna.load_study(
-            storage=store.optuna_storage(), study_name=held["optuna_study"]
-        )
+        study = optuna.load_study(storage=store.optuna_storage(), study_name=held["optuna_study"])
         assert study.best_trial.user_attrs == {"measurement": held["addresses"][1]}
         study.tell(study.ask(), 1.0)
 
@@ -97,9 +95,7 @@ def test_only_prefixed_tables_are_ours(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 @pytest.mark.parametrize("version", ["0002", "1000", "future"])
-def test_a_newer_schema_is_refused(
-    kind: str, version: str, tmp_path: Path, request: Any
-) -> None:
+def test_a_newer_schema_is_refused(kind: str, version: str, tmp_path: Path, request: Any) -> None:
     url = request.getfixturevalue("postgres_url") if kind == "postgres" else str(tmp_path / "a.db")
     Store.open(url).close()
     database = Database(parse_url(url))

@@ -110,7 +110,8 @@ class StoreContract:
 
     def test_values_keep_their_type(self, store: Store, make_measurement: Make) -> None:
         alike = [
-            make_measurement(0, configuration=Configuration(x=x)) for x in (1, 1.0, True, "1", 10**30)
+            make_measurement(0, configuration=Configuration(x=x))
+            for x in (1, 1.0, True, "1", 10**30)
         ]
         assert store.add(alike) == len(alike)
         types = [type(m.configuration["x"]) for m in store.measurements()]

@@ -16,12 +16,10 @@ def runs(
     limit: Annotated[int, typer.Option(min=1, help="Show the last N launches.")] = 20,
 ) -> None:
     """List launched runs: what was chosen, predicted and reached."""
-    from rich.console import Console
-
     from db.store import Store
     from tuner.objective import Objective
     from tuner.report.document import launch_document
-    from tuner.report.table import launches_table
+    from tuner.report.table import launches_table, report_console
 
     with Store.open(db, create=False) as store:
         launches = store.launches()[-limit:]
@@ -32,4 +30,4 @@ def runs(
     elif not launches:
         typer.echo("no launches yet; `run` makes them")
     else:
-        Console().print(launches_table(launches, objectives))
+        report_console().print(launches_table(launches, objectives))

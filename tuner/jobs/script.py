@@ -91,6 +91,8 @@ def _present_values(
     nobody runs.
     """
     found: dict[str, Value] = {}
+    if not script.is_python:
+        return found  # a launcher such as torchrun sets its workers' threads itself
     for parameter in space.parameters:
         if parameter.name in script.placeholders:
             continue

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections.abc import Sequence
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from perfmodel.history import Launch
@@ -15,6 +17,17 @@ from tuner.finals import Gain
 from tuner.objective import Objective
 from tuner.quantities import bytes_text, seconds_text
 from tuner.study import Outcome, failure_text
+
+WIDE = 400
+"""Columns where no terminal limits them: a pipe's reader wants whole values."""
+
+
+def report_console() -> Console:
+    """Standard output: as wide as the terminal, or as wide as the values where there is none."""
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(width=WIDE)
+    return console
 
 
 def percent(ratio: float) -> str:
@@ -47,8 +60,8 @@ def trials_table(outcome: Outcome, objective: Objective) -> Table:
     for name in outcome.study.space.names:
         table.add_column(name, justify="right")
     for name in ("step time", "spread", "samples/s", "peak memory", "runs"):
-        table.add_column(name, justify="right")
-    table.add_column("status")
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("status", overflow="fold")
     by_configuration: dict[Configuration, list[Measurement]] = {}
     for measurement in outcome.measurements:
         by_configuration.setdefault(measurement.configuration, []).append(measurement)

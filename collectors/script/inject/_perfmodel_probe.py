@@ -54,8 +54,8 @@ class Identities:
         self.count = 0
 
     def number(self, optimizer: Any) -> int:
-        """The number of `optimizer`; of its id, if that is all a compiled step can hand over."""
-        key = optimizer if isinstance(optimizer, int) else id(optimizer)
+        """The number of `optimizer`."""
+        key = id(optimizer)
         number = self.numbers.get(key)
         return self._new(key, optimizer) if number is None else number
 
@@ -76,8 +76,7 @@ class Identities:
             self.references.pop(key, None)
             self.free.setdefault(kind, []).append(number)
 
-        if kind is not int:
-            self.references[key] = weakref.ref(optimizer, died)
+        self.references[key] = weakref.ref(optimizer, died)
         return number
 
 
@@ -111,7 +110,7 @@ class Probe:
         self.connection.send("A", self.torch.__version__, how)
 
     def call(self, optimizer: Any) -> None:
-        """A call of an optimizer's step (or its id) has ended; never raises."""
+        """A call of an optimizer's step has ended; never raises."""
         if self.connection.closed:
             return
         try:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _probe: Any = None
 _is_compiling: Any = None
+_breaking: tuple[type, ...] = ()
 
 _NESTING_FRAMES = 12
 _FIRST_WITH_HOOKS = (2, 3)
@@ -25,7 +26,7 @@ def watch_imports(probe: Any) -> None:
     if "torch" in sys.modules:  # by a .pth file
         _arm(sys.modules["torch"])
         return
-    sys.meta_path.insert(0, _Finder({"torch": _arm, "torch._dynamo.config": _arm_dynamo}))
+    sys.meta_path.insert(0, _Finder({"torch": _arm, "torch._dynamo": _arm_dynamo}))
 
 
 class _Finder:
@@ -89,25 +90,38 @@ def _arm(torch: Any) -> None:
         _probe.armed("patch")
 
 
-def _arm_dynamo(config: Any) -> None:
-    """`torch._dynamo.config` was imported: see _after_step."""
-    functions = getattr(config, "reorderable_logging_functions", None)
-    if functions is not None:
-        functions.add(_compiled_call)
+def _arm_dynamo(dynamo: Any) -> None:
+    """`import torch._dynamo` has ended, so steps may be compiled from now on."""
+    global _compiled_call, _breaking
+    _compiled_call = dynamo.disable(_compiled_call)
+    kinds = [kind for kind in vars(_probe.torch.optim).values() if isinstance(kind, type)]
+    names = {kind: _innermost(getattr(kind, "step", None)) for kind in kinds}
+    _breaking = tuple(kind for kind, name in names.items() if name == "_use_grad")
+
+
+def _innermost(step: Any) -> str:
+    # _hooked_ wraps _use_grad, which wraps the function of the class itself.
+    while getattr(step, "__wrapped__", None) is not None:
+        if step.__code__.co_name == "_use_grad":
+            return "_use_grad"
+        step = step.__wrapped__
+    return ""
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    # torch.compile traces this function where a step is compiled: there it sees only a call that
-    # it moves behind the graph (a "reorderable logging function"), so nothing breaks the graph.
+    # Where a step is compiled, torch.compile traces this function. A call that can't be compiled
+    # breaks the graph: harmless for the optimizers whose step breaks it anyway (a script compiled
+    # with fullgraph=True can't use those), so only their compiled steps are seen.
     if _is_compiling is not None and _is_compiling():
-        _compiled_call(id(optimizer))
+        if isinstance(optimizer, _breaking):
+            _compiled_call(optimizer)
         return
     if not _probe.connection.closed and not _is_nested(optimizer):
         _probe.call(optimizer)
 
 
-def _compiled_call(key: int) -> None:
-    _probe.call(key)
+def _compiled_call(optimizer: Any) -> None:
+    _probe.call(optimizer)
 
 
 def _is_nested(optimizer: Any) -> bool:

@@ -1,0 +1,1 @@
+"""One module per promise; `python -m benchmarks.NAME` prints its figures beside the rivals'."""

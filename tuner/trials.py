@@ -1,0 +1,131 @@
+"""The Optuna side of a study: ask for a configuration, tell what it measured.
+
+An Optuna trial holds the address of its measurement; its value can be recomputed from that. So
+trials that are missing (another database, a merge) are made anew from the measurements, and those
+that a killed process left running are closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import optuna
+from optuna.storages import BaseStorage
+from optuna.trial import TrialState
+
+from perfmodel.history import Study
+from perfmodel.predictors.trees import fit_predictor
+from perfmodel.records import Configuration, Measurement, Prediction
+from tuner.objective import Objective
+from tuner.samplers import GuidedSampler, Proposal, distributions
+
+ADDRESS = "measurement"
+"""The user attribute that holds a measurement's content address."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A configuration to measure (None: stop, for `reason`) and the open Optuna trial for it."""
+
+    configuration: Configuration | None
+    reason: str
+    trial: optuna.trial.Trial | None = None
+
+
+class Trials:
+    """Proposals for one study, recorded in an Optuna study of the same name."""
+
+    def __init__(
+        self,
+        study: Study,
+        objective: Objective,
+        default: Configuration,
+        *,
+        storage: BaseStorage | None = None,
+        history: Sequence[Measurement] = (),
+        seed: int = 0,
+        calibrated: bool = True,
+    ) -> None:
+        self._study = study
+        self._objective = objective
+        self._history = history
+        self._calibrated = calibrated
+        self._measurements: Sequence[Measurement] = ()
+        self._sampler = GuidedSampler(
+            study.space, objective, default, lambda: self._measurements, history=history, seed=seed
+        )
+        maximised = objective.name == "samples_per_second"
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._optuna = optuna.create_study(
+            storage=storage,
+            sampler=self._sampler,
+            study_name=study.name,
+            direction="maximize" if maximised else "minimize",
+            load_if_exists=True,
+        )
+
+    def synchronise(self, measurements: Sequence[Measurement]) -> None:
+        """Make Optuna's trials agree with the measurements of this study's space."""
+        trials = self._optuna.get_trials(deepcopy=False)
+        for trial in trials:
+            if trial.state == TrialState.RUNNING:
+                self._optuna.tell(trial.number, state=TrialState.FAIL)
+        held = {trial.user_attrs.get(ADDRESS) for trial in trials}
+        for measurement in measurements:
+            if measurement.address not in held:
+                self._optuna.add_trial(self._frozen(measurement))
+
+    def _frozen(self, measurement: Measurement) -> optuna.trial.FrozenTrial:
+        value = self._objective.value(measurement)
+        failed = value != value  # NaN: a failure, or memory that wasn't observed
+        return optuna.trial.create_trial(
+            params=measurement.configuration.to_json(),
+            distributions=distributions(self._study.space),
+            value=None if failed else value,
+            state=TrialState.FAIL if failed else TrialState.COMPLETE,
+            user_attrs={ADDRESS: measurement.address},
+        )
+
+    def ask(self, measurements: Sequence[Measurement]) -> Asked:
+        """What to measure next, given everything measured so far."""
+        self._measurements = measurements
+        proposal: Proposal = self._sampler.proposal()
+        if proposal.configuration is None:
+            return Asked(None, proposal.reason)
+        trial = self._optuna.ask(distributions(self._study.space))
+        return Asked(proposal.configuration, proposal.reason, trial)
+
+    def tell(self, asked: Asked, measurement: Measurement) -> None:
+        """Close the trial with its measurement's address and value."""
+        if asked.trial is None:
+            return
+        asked.trial.set_user_attr(ADDRESS, measurement.address)
+        value = self._objective.value(measurement)
+        if value != value:
+            self._optuna.tell(asked.trial, state=TrialState.FAIL)
+        else:
+            self._optuna.tell(asked.trial, value)
+
+    def predict(
+        self, configuration: Configuration, measurements: Sequence[Measurement]
+    ) -> Prediction | None:
+        """Step time and memory by a model of `measurements`; None if they teach nothing."""
+        if not any(m.ok for m in measurements):
+            return None
+        predictor = fit_predictor(
+            self._study.space,
+            measurements,
+            self._history,
+            size_names=self._objective.size_names or ("batch_size",),
+        )
+        found = predictor.predict([configuration])
+        peak = float(found.peak_bytes[0])
+        return Prediction(
+            seconds=float(found.seconds[0]),
+            low=float(found.low[0]),
+            high=float(found.high[0]),
+            peak_bytes=peak if peak == peak else None,
+            extrapolating=bool(found.extrapolating[0]),
+            calibrated=self._calibrated,
+        )
