@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal as signals
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfmodel.records import Failure, FailureReason
 
@@ -139,6 +139,11 @@ def classify_failure(ended: Ended, *, deadline_seconds: float | None = None) -> 
     `deadline_seconds` is given by who ended the process for being late. Out of memory comes first:
     a launcher may well hang after one of its ranks was killed for memory.
     """
+    failure = _classified(ended, deadline_seconds)
+    return replace(failure, output=last_lines(ended.output))
+
+
+def _classified(ended: Ended, deadline_seconds: float | None) -> Failure:
     code = ended.return_code
     if ended.out_of_memory:
         return Failure(FailureReason.OUT_OF_MEMORY, ended.memory_detail, code)

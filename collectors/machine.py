@@ -48,7 +48,7 @@ def recognise_device(
 def recognise_software(interpreter: str | None = None) -> Software:
     """The stack under `interpreter` (default: ours): Python, torch, triton, driver, host.
 
-    The kernel's release is a condition of each timing instead: an update of it starts no new history.
+    The kernel's release is a condition of each timing instead: an update starts no new history.
     torch is looked up, never imported. MeasurementError if the interpreter can't be started or
     isn't Python 3.8 or later.
     """

@@ -8,15 +8,17 @@ class PerfModelError(Exception):
 
     `message` names the offending value and what is allowed. `next_command` holds the arguments of
     the command that helps (without the program's name, which the command line adds, since the
-    program may have been started as `tune`, `perfmodel` or `python -m tuner`).
+    program may have been started as `tune`, `perfmodel` or `python -m tuner`). `context` is shown
+    before it, such as the last lines that a user's script printed.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, next_command: str = "") -> None:
+    def __init__(self, message: str, *, next_command: str = "", context: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.next_command = next_command
+        self.context = context
 
 
 class UsageError(PerfModelError):

@@ -102,13 +102,13 @@ def _watch(process: subprocess.Popen[bytes], listener: Listener, stream: StepStr
     """Hear the steps until the run ends; its largest rank's peak resident set, in bytes."""
     resident = 0
     while process.poll() is None:
-        if listener.closed:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(POLL_SECONDS)
-        else:
-            stream.poll(POLL_SECONDS)
+        # Waiting for the process, not for its messages, wakes us less often.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(POLL_SECONDS)
+        if not listener.closed:
+            stream.poll()
             resident = max(resident, *peak_resident_bytes(stream.pids).values(), 0)
-            if stream.done:
+            if stream.done or stream.hopeless:
                 listener.close()
     if not listener.closed:
         stream.poll()

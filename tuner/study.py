@@ -149,7 +149,7 @@ class Search:
         self.trials.synchronise(self.measurements)
         stopped = self._search()
         if not self.ranking():
-            raise StudyError(self._nothing_works())
+            raise self._nothing_works()
         self._finals()
         return self.outcome(stopped=stopped)
 
@@ -224,12 +224,20 @@ class Search:
         crashed = [m for m in self._new if m.failure and m.failure.reason == FailureReason.CRASH]
         same = len(crashed) >= 2 and len({m.failure.detail for m in crashed if m.failure}) == 1
         if failure.reason in HOPELESS or same:
-            raise StudyError(self._nothing_works())
+            raise self._nothing_works()
 
-    def _nothing_works(self) -> str:
-        failed = [m for m in self.measurements if not m.ok]
-        last = failure_text(failed[-1]) if failed else "nothing was measured"
-        return f"no configuration works ({len(failed)} tried); the last one: {last}"
+    def _nothing_works(self) -> StudyError:
+        failed = [m for m in self.measurements if m.failure is not None]
+        if not failed or failed[-1].failure is None:
+            return StudyError("nothing was measured", next_command="run --budget 10m ...")
+        last = failed[-1]
+        output = failed[-1].failure.output
+        return StudyError(
+            f"no configuration works ({len(failed)} tried); {last.configuration}: "
+            f"{failure_text(last)}",
+            next_command="doctor",
+            context=f"--- the script's last lines\n{output}\n---" if output else "",
+        )
 
     def _finals(self) -> None:
         """Re-measure default and finalists in interleaved rounds until the answer is decided."""

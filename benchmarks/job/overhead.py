@@ -17,7 +17,7 @@ from benchmarks.report import Options, Report, Row
 from collectors.clock import StoppingRule
 from perfmodel.errors import MeasurementError
 
-SCRIPT = ROOT / "benchmarks" / "scripts" / "timed_steps.py"
+SCRIPT = ROOT / "tests" / "scripts" / "training" / "timed_steps.py"
 RELATIVE = 0.01
 ABSOLUTE_SECONDS = 50e-6
 """The allowed difference is the larger of the two."""

@@ -116,9 +116,7 @@ def tpe(sweep: Sweep, seed: int) -> Choice:
         direction="maximize" if objective.name == "samples_per_second" else "minimize",
         sampler=optuna.samplers.TPESampler(seed=seed),
     )
-    study.enqueue_trial(
-        {p.name: p.values.index(sweep.default[p.name]) for p in space.parameters}
-    )
+    study.enqueue_trial({p.name: p.values.index(sweep.default[p.name]) for p in space.parameters})
     measured: list[Measurement] = []
     for _ in range(100 * TRIALS):
         trial = study.ask()

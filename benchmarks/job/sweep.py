@@ -50,7 +50,7 @@ def measure_sweeps(options: Options, report: Report, folder: Path) -> None:
 def _round(example: Example, number: int, report: Report, folder: Path) -> None:
     path = folder / f"{example.name}{SUFFIX}"
     journal = folder / f"{example.name}.journal"
-    sweep = _begun(example, path)
+    sweep = begun(example, path)
     sweep = extended(sweep, _journalled(journal, sweep))
     order = list(sweep.study.space)
     random.Random(f"{example.name} {number}").shuffle(order)
@@ -92,7 +92,7 @@ def study_of(example: Example) -> Study:
     )
 
 
-def _begun(example: Example, path: Path) -> Sweep:
+def begun(example: Example, path: Path) -> Sweep:
     """The sweep as far as it was saved; RecordError when it is of another question."""
     study = study_of(example)
     if not path.exists():

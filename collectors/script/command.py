@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shlex
 import shutil
@@ -97,7 +96,7 @@ class ScriptCommand:
         program = shutil.which(self.template[0])
         if program is None:
             return None
-        program = os.path.abspath(program)  # not resolved: a venv's link is its identity
+        program = str(Path(program).absolute())  # not resolved: a venv's link is its identity
         if self.is_python:
             return program
         try:

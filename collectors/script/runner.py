@@ -12,7 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from collectors.clock import MIN_USABLE, StoppingRule
-from collectors.isolate import Ended, IsolatedProcess, classify_failure, peak_resident_bytes
+from collectors.isolate import (
+    Ended,
+    IsolatedProcess,
+    classify_failure,
+    last_lines,
+    peak_resident_bytes,
+)
 from collectors.machine import machine_conditions
 from collectors.script import runtime_parameters
 from collectors.script.command import ScriptCommand, script_workload
@@ -149,6 +155,8 @@ class _Run:
         self._stream.finish("deadline" if stopped == "late" else "ended")
         observed = self._stream.observed()
         failure = self._failure(stopped, ended, observed)
+        if failure is not None:
+            failure = replace(failure, output=last_lines(ended.output))
         # What our own trial does to the load and to the GPU isn't a condition of it.
         own = {k: v for k, v in before.items() if k in ("load1", "gpu_other_processes")}
         conditions = {**under_load, **own, **self._facts(observed)}
@@ -240,7 +248,7 @@ class _Run:
         if stopped == "hopeless":
             return Failure(FailureReason.NO_STEPS, self._steps_made())
         if stopped == "late":
-            return None if observed is not None else self._late()
+            return None if observed is not None else self._late(ended)
         if not ended.succeeded:
             return classify_failure(ended)
         if observed is not None:
@@ -249,10 +257,13 @@ class _Run:
             return Failure(FailureReason.NOT_PROBED, self._why_silent(), 0)
         return Failure(FailureReason.NO_STEPS, self._why_no_steps(), 0)
 
-    def _late(self) -> Failure:
+    def _late(self, ended: Ended) -> Failure:
         seconds = self._trial.limits.deadline_seconds
-        made = self._steps_made()
-        return Failure(FailureReason.TIMEOUT, f"no step time within {seconds:g} s: {made}")
+        failure = classify_failure(ended, deadline_seconds=seconds)
+        if failure.reason is not FailureReason.TIMEOUT:  # a rank out of memory, the others waiting
+            return failure
+        detail = f"no step time within {seconds:g} s: {self._steps_made()}"
+        return replace(failure, detail=detail, exit_code=None)
 
     def _why_silent(self) -> str:
         command = " ".join(self._argv)[:200]

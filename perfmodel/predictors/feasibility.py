@@ -39,19 +39,27 @@ class Logistic:
 
 
 def fit_logistic(design: Floats, labels: Flags, mean: Floats, sd: Floats) -> Logistic:
-    """Posterior of the coefficients by Newton's method with bounded steps."""
+    """Posterior of the coefficients by Newton's method with step halving."""
     precision = 1 / sd**2
-    theta = mean.copy()
+    signs = np.where(labels, -1.0, 1.0)
+
+    def loss(at: Floats) -> float:
+        misfit = np.logaddexp(0.0, signs * (design @ at)).sum()
+        return float(misfit + (precision * (at - mean) ** 2).sum() / 2)
+
+    theta, current = mean.copy(), loss(mean)
     for _ in range(NEWTON_STEPS):
         expected = _sigmoid(design @ theta)
         slope = design.T @ (labels - expected) - precision * (theta - mean)
         step = np.linalg.solve(_curvature(design, expected, precision), slope)
-        longest = float(np.abs(step).max())
-        theta = theta + step * min(1.0, 4.0 / max(longest, SMALLEST_STEP))
-        if longest < SMALLEST_STEP:
+        # Far from the mode a full step of a steep logistic overshoots and never comes back.
+        while (after := loss(theta + step)) > current and np.abs(step).max() > SMALLEST_STEP:
+            step = step / 2
+        if np.abs(step).max() <= SMALLEST_STEP:
             break
+        theta, current = theta + step, after
     curvature = _curvature(design, _sigmoid(design @ theta), precision)
-    return Logistic(theta, np.linalg.inv(curvature))
+    return Logistic(theta, np.asarray(np.linalg.inv(curvature), dtype=np.float64))
 
 
 def _curvature(design: Floats, expected: Floats, precision: Floats) -> Floats:

@@ -54,7 +54,8 @@ def sweep() -> Sweep:
             measured_at=f"2026-01-0{number + 1}T00:00:{place:02d}.000000+00:00",
             samples=tuple(
                 float(s)
-                for s in seconds_of(configuration) * np.exp(rng.normal(0, 0.01, 15) + rng.normal(0, 0.005))
+                for s in seconds_of(configuration)
+                * np.exp(rng.normal(0, 0.01, 15) + rng.normal(0, 0.005))
             ),
             conditions=Facts({ROUND: number, "elapsed_seconds": 3.0}),
         )

@@ -47,6 +47,8 @@ def main() -> NoReturn:
         app(prog_name=name)
         status = 0
     except PerfModelError as error:
+        if error.context:
+            typer.echo(error.context, err=True)
         typer.echo(f"error: {error.message}", err=True)
         if error.next_command:
             typer.echo(f"try: {name} {error.next_command}", err=True)

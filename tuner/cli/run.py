@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from perfmodel.errors import UsageError
 from tuner.cli.options import Database, Json
 
 EXAMPLE = """Example:
@@ -49,7 +50,7 @@ def run(
         ),
     ] = None,
     budget: Annotated[str, typer.Option(help="Wall time of the whole search.")] = "10m",
-    trials: Annotated[int, typer.Option(min=1, help="Most configurations to try.")] = 20,
+    trials: Annotated[int, typer.Option(help="Most configurations to try.")] = 20,
     objective: Annotated[
         str, typer.Option(help="samples_per_second, step_seconds or peak_memory.")
     ] = "samples_per_second",
@@ -103,8 +104,9 @@ def run(
     """
     from tuner.jobs.script import script_job
     from tuner.quantities import parse_bytes, parse_seconds
-    from tuner.tuning import Request, tune
 
+    if trials < 1:
+        raise UsageError(f"--trials {trials}; allowed: 1 or more")
     job = script_job(
         command or [],
         vary=vary or [],
@@ -114,13 +116,19 @@ def run(
         samples=samples,
         samples_global=samples_global,
     )
+    budget_seconds, trial_seconds = parse_seconds(budget), parse_seconds(trial_time)
+    deadline_seconds = parse_seconds(deadline)
+    memory_limit_bytes = parse_bytes(memory_limit) if memory_limit else None
+    # Loads Optuna and the models, so wrong usage is answered before it.
+    from tuner.tuning import Request, tune
+
     request = Request(
         job=job,
-        budget_seconds=parse_seconds(budget),
+        budget_seconds=budget_seconds,
         trials=trials,
-        trial_seconds=parse_seconds(trial_time),
-        deadline_seconds=parse_seconds(deadline),
-        memory_limit_bytes=parse_bytes(memory_limit) if memory_limit else None,
+        trial_seconds=trial_seconds,
+        deadline_seconds=deadline_seconds,
+        memory_limit_bytes=memory_limit_bytes,
         step_optimizer=step_optimizer,
         launch=launch,
         launch_only=launch_only,

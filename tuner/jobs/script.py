@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -45,6 +46,11 @@ def script_job(
             "no command; give your own training command after --: ... -- python train.py"
         )
     script = ScriptCommand(tuple(command))
+    if shutil.which(script.template[0]) is None:
+        raise UsageError(
+            f"command {script.template[0]!r} is not an executable file and not on PATH; give your "
+            "own training command after --"
+        )
     space = parse_space(vary, require)
     _check_names(script, space)
     given = parse_defaults(default)

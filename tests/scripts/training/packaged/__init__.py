@@ -1,0 +1,1 @@
+"""A training package started with `python -m`."""
