@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Without an NVIDIA driver the small CPU build of torch is taken, else the ordinary one.
 TORCH  := $(shell if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1; then echo "torch>=2.2"; else echo "-c constraints-cpu.txt torch"; fi)
 
-.PHONY: demo test test-slow test-gpu check format bench clean
+.PHONY: docs demo test test-slow test-gpu check format bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -49,6 +49,9 @@ format: $(VENV)/.test
 
 bench: $(VENV)/.slow
 	$(BIN)/python -m benchmarks.main_job --quick
+
+docs: $(VENV)/.run
+	$(BIN)/python docs/write_cli.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from perfmodel.errors import PerfModelError
+
 
 @dataclass(frozen=True)
 class Anchor:
@@ -145,7 +147,10 @@ def run(
     report = Report(listen=lambda line: print(line, file=sys.stderr, flush=True))
     for section, measure in sections.items():
         if options.wants(section):
-            measure(options, report)
+            try:
+                measure(options, report)
+            except PerfModelError as error:  # the other sections still have something to say
+                report.note(f"{section}: {error.message}")
     report.rows = [row for row in report.rows if options.wants(row.name)]
     if options.json:
         print(json.dumps([row.to_json() for row in report.rows], indent=2))

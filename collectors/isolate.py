@@ -110,7 +110,7 @@ class IsolatedProcess:
         request = {
             "command": [_text(part) for part in command],
             "environment": {_text(name): _text(value) for name, value in environment.items()},
-            "directory": None if directory is None else _text(str(directory)),
+            "directory": _text(str(directory or Path.cwd())),
             "memory_limit_bytes": memory_limit_bytes,
         }
         process = cls(*_start_warden(), memory_limit_bytes)

@@ -106,7 +106,10 @@ def parse_arguments() -> argparse.Namespace:
     add("--log-every", type=int, default=50)
     add("--seed", type=int, default=0)
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.width % args.heads:
+        parser.error(f"--width {args.width} isn't a multiple of --heads {args.heads}")
+    return args
 
 
 def main() -> None:

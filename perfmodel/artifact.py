@@ -58,6 +58,7 @@ def save(predictor: TreesPredictor) -> bytes:
             arrays[f"{name}.covariance"] = logistic.covariance
     if predictor.forest is not None:
         arrays |= {f"forest.{key}": getattr(predictor.forest, key) for key in FOREST_ARRAYS}
+        arrays["forest.share"] = np.array([predictor.share])
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     header = {
         "format": FORMAT,
@@ -140,10 +141,11 @@ class _Reader:
         feasibility = Feasibility(
             self._logistic("limit", effects + 2), self._logistic("runs", effects + 1)
         )
-        forest = self._forest(width)
+        forest = self._forest(width) if time is not None else None
+        (share,) = self._take("forest.share", (1,)) if forest is not None else (0.0,)
         if self._arrays:
             raise ArtifactError(f"the model holds unknown arrays: {', '.join(self._arrays)}")
-        return TreesPredictor(space, names, time, memory, forest, feasibility, seen)
+        return TreesPredictor(space, names, time, memory, forest, float(share), feasibility, seen)
 
     def _take(self, name: str, shape: tuple[int, ...], dtype: type = np.float64) -> NDArray[Any]:
         array = self._arrays.pop(name, None)

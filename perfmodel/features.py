@@ -115,9 +115,10 @@ class Axis:
             return 4.0 * self.contrasts(a) * self.contrasts(b).T
         same = a[:, None] == b
         if not self.numeric:
-            return (same * self.levels - 1.0) / (self.levels - 1.0)
-        near = np.exp(-0.5 * ((a[:, None] - b) / STEP_LENGTH) ** 2)
-        return (1 - OWN_SHARE) * near + OWN_SHARE * same
+            return np.asarray((same * self.levels - 1.0) / (self.levels - 1.0), dtype=np.float64)
+        near: Floats = np.exp(-0.5 * ((a[:, None] - b) / STEP_LENGTH) ** 2)
+        alike: Floats = (1 - OWN_SHARE) * near + OWN_SHARE * same
+        return alike
 
     def self_similarity(self, a: Floats) -> Floats:
         """The diagonal of `similarity(a, a)`."""

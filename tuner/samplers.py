@@ -9,17 +9,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 from scipy.special import ndtr
 
-from perfmodel.features import Floats, encode
+from perfmodel.features import Flags, Floats, encode
 from perfmodel.predictors.trees import Target, TreesPredictor, fit_predictor
 from perfmodel.records import Configuration, Measurement, Value
 from perfmodel.space import Space
 from tuner.objective import Objective
+
+Indices = NDArray[np.int64]
 
 MIN_WORKED = 10
 """Configurations that must have worked before the model may say that there is nothing to gain."""
@@ -33,6 +36,7 @@ the finals measure often enough to tell."""
 
 MAX_CANDIDATES = 20_000
 CONTENDERS = 64
+LEADERS = 8
 DRAWS = 400
 RISK_AVERSION = 2.0
 """Power of the probability of success: a failed trial costs time and shows nothing else."""
@@ -55,44 +59,61 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class _Candidates:
-    """Every legal configuration (or a large random part of them), and which were measured."""
+class Grid:
+    """Every legal configuration of a space as numbers, for an objective; made once a study."""
 
+    space: Space
+    objective: Objective
+    coordinates: Floats
+    log_samples: Floats
+
+    @classmethod
+    def of(cls, space: Space, objective: Objective) -> Grid:
+        """The grid of a space."""
+        log_samples = np.zeros(len(space))
+        if objective.name == "samples_per_second":
+            log_samples = np.log([objective.samples_per_step(c) for c in space])
+        return cls(space, objective, encode(space, space.configurations), log_samples)
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """A grid (or a large random part of it), and what of it was measured."""
+
+    positions: Indices
     configurations: Sequence[Configuration]
     coordinates: Floats
     log_samples: Floats
-    measured: np.ndarray
-    worked: np.ndarray
+    measured: Flags
+    worked: Flags
 
     @classmethod
     def of(
-        cls,
-        space: Space,
-        objective: Objective,
-        measurements: Sequence[Measurement],
-        rng: np.random.Generator,
+        cls, grid: Grid, measurements: Sequence[Measurement], rng: np.random.Generator
     ) -> _Candidates:
-        measured = {space.index(m.configuration) for m in measurements if m.configuration in space}
+        space = grid.space
+        inside = [m for m in measurements if m.configuration in space]
+        measured = {space.index(m.configuration) for m in inside}
         worked = {
-            space.index(m.configuration)
-            for m in measurements
-            if m.configuration in space and objective.score(m) > -math.inf
+            space.index(m.configuration) for m in inside if grid.objective.score(m) > -math.inf
         }
         chosen = np.arange(len(space))
         if len(chosen) > MAX_CANDIDATES:
             sample = rng.choice(len(chosen), MAX_CANDIDATES, replace=False)
             chosen = np.array(sorted({*sample.tolist(), *measured}))
-        configurations = [space.configurations[i] for i in chosen]
-        log_samples = np.zeros(len(chosen))
-        if objective.name == "samples_per_second":
-            log_samples = np.log([objective.samples_per_step(c) for c in configurations])
         return cls(
-            configurations,
-            encode(space, configurations),
-            log_samples,
+            chosen,
+            space.configurations,
+            grid.coordinates[chosen],
+            grid.log_samples[chosen],
             np.isin(chosen, list(measured)),
             np.isin(chosen, list(worked)),
         )
+
+    def best(self, value: Floats) -> Configuration:
+        """The configuration not yet measured with the largest value."""
+        at = int(np.argmax(np.where(self.measured, -math.inf, value)))
+        return self.configurations[int(self.positions[at])]
 
 
 def target_of(objective: Objective) -> Target:
@@ -101,8 +122,7 @@ def target_of(objective: Objective) -> Target:
 
 
 def propose(
-    space: Space,
-    objective: Objective,
+    grid: Grid,
     default: Configuration,
     measurements: Sequence[Measurement],
     *,
@@ -114,31 +134,32 @@ def propose(
     Always the same for the same arguments. Never one that was measured already (a failure counts)
     or that the space doesn't hold.
     """
+    space, target = grid.space, target_of(grid.objective)
     seen = {m.configuration for m in measurements}
     if default in space and default not in seen:
         return Proposal(default, "the default is measured first")
     rng = np.random.default_rng([seed, len(seen)])
-    candidates = _Candidates.of(space, objective, measurements, rng)
+    candidates = _Candidates.of(grid, measurements, rng)
     if candidates.measured.all():
         return Proposal(
             None, f"all {len(space)} configurations of the space are measured", 0.0, 0.0
         )
-    names = objective.size_names or ("batch_size",)
-    predictor = fit_predictor(space, measurements, history, size_names=names)
-    if predictor.surface(target_of(objective)) is None:
+    names = grid.objective.size_names or ("batch_size",)
+    predictor = fit_predictor(space, measurements, history, size_names=names, targets=(target,))
+    if predictor.surface(target) is None:
         return _first_that_works(predictor, candidates, default)
-    return _most_promising(predictor, candidates, target_of(objective), rng)
+    return _most_promising(predictor, candidates, target, rng)
 
 
 def _first_that_works(
     predictor: TreesPredictor, candidates: _Candidates, default: Configuration
 ) -> Proposal:
     """Nothing has worked: the likeliest to, nearest to the default among equals."""
-    changes = [sum(c[name] != default.get(name) for name in c) for c in candidates.configurations]
-    chance = predictor.probability_ok(candidates.coordinates) - 1e-3 * np.array(changes)
-    chance[candidates.measured] = -math.inf
-    best = int(np.argmax(chance))
-    return Proposal(candidates.configurations[best], "nothing has worked yet: the likeliest to")
+    configurations = [candidates.configurations[i] for i in candidates.positions]
+    changes = np.array([sum(c[n] != default.get(n) for n in c) for c in configurations])
+    chance = predictor.probability_ok(candidates.coordinates)
+    following = candidates.best(chance - 1e-3 * changes)
+    return Proposal(following, "nothing has worked yet: the likeliest to")
 
 
 def _most_promising(
@@ -148,37 +169,28 @@ def _most_promising(
     score = candidates.log_samples - log_value
     chance = predictor.probability_ok(candidates.coordinates)
     worked = np.flatnonzero(candidates.worked)
-    # With nothing but history, the most promising is simply the best.
-    best = float(score[worked].max()) if len(worked) else math.inf
-    gain = expected_improvement(score, sigma, best) if len(worked) else np.exp(score - score.max())
-    gain = gain * chance**RISK_AVERSION
-    gain[candidates.measured] = -math.inf
-    following = candidates.configurations[int(np.argmax(gain))]
     if not len(worked):
-        return Proposal(following, "the best by history")
+        return Proposal(candidates.best(score + RISK_AVERSION * np.log(chance)), "best by history")
+    gain = expected_improvement(score, sigma, float(score[worked].max()))
+    following = candidates.best(gain * chance**RISK_AVERSION)
+    left = int((~candidates.measured).sum())
     upper = np.where(candidates.measured, -math.inf, score + 2 * sigma + np.log(chance))
-    unseen = np.argsort(-upper)[: min(CONTENDERS, int((~candidates.measured).sum()))]
-    leaders = worked[np.argsort(-score[worked])[:8]]
-    noise = min(max(predictor.noise(target), NOISE_BOUNDS[0]), NOISE_BOUNDS[1])
-    expected, probability = _outlook(
-        predictor,
-        candidates,
-        target,
-        np.concatenate([leaders, unseen]),
-        len(leaders),
-        chance[unseen],
-        noise,
-        rng,
+    rivals = np.argsort(-upper)[: min(CONTENDERS, left)]
+    leaders = worked[np.argsort(-score[worked])[:LEADERS]]
+    noise = float(np.clip(predictor.noise(target), *NOISE_BOUNDS))
+    mean, covariance = predictor.joint(
+        candidates.coordinates[np.concatenate([leaders, rivals])], target
     )
-    facts = (expected, probability, noise)
+    mean = candidates.log_samples[np.concatenate([leaders, rivals])] - mean
+    gains = _gains(mean, covariance, chance[rivals], rng)
+    expected, probability = float(np.maximum(gains, 0).mean()), float((gains > noise).mean())
     if len(worked) >= MIN_WORKED and probability < STOP_PROBABILITY:
         reason = (
-            f"no gain above the noise is expected: {probability:.0%} that any of the "
-            f"{int((~candidates.measured).sum())} configurations left is better by more than "
-            f"{noise:.1%}"
+            f"no gain above the noise is expected: a {probability:.0%} chance that any of the "
+            f"{left} configurations left is better by more than {noise:.1%}"
         )
-        return Proposal(None, reason, *facts)
-    return Proposal(following, "the most promising by the model", *facts)
+        return Proposal(None, reason, expected, probability, noise)
+    return Proposal(following, "most promising by the model", expected, probability, noise)
 
 
 def expected_improvement(score: Floats, sigma: Floats, best: float) -> Floats:
@@ -189,25 +201,19 @@ def expected_improvement(score: Floats, sigma: Floats, best: float) -> Floats:
     return improvement
 
 
-def _outlook(
-    predictor: TreesPredictor,
-    candidates: _Candidates,
-    target: Target,
-    at: np.ndarray,
-    leaders: int,
-    chance: Floats,
-    noise: float,
-    rng: np.random.Generator,
-) -> tuple[float, float]:
-    """Expected gain of the best unseen over the best seen, and the chance that it beats noise."""
-    mean, covariance = predictor.joint(candidates.coordinates[at], target)
+def _gains(mean: Floats, covariance: Floats, chance: Floats, rng: np.random.Generator) -> Floats:
+    """Draws of how much better the best rival is than the best leader.
+
+    Leaders come first in `mean`; `chance` are the rivals' probabilities of running.
+    """
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
-    draws = candidates.log_samples[at] - mean + rng.normal(size=(DRAWS, len(at))) @ root.T
+    draws = mean + rng.normal(size=(DRAWS, len(mean))) @ root.T
+    leaders = len(mean) - len(chance)
     runs = rng.random((DRAWS, len(chance))) < chance
-    unseen = np.where(runs, draws[:, leaders:], -math.inf).max(axis=1)
-    gain = unseen - draws[:, :leaders].max(axis=1)
-    return float(np.maximum(gain, 0.0).mean()), float((gain > noise).mean())
+    rivals = np.where(runs, draws[:, leaders:], -math.inf).max(axis=1)
+    gains: Floats = rivals - draws[:, :leaders].max(axis=1)
+    return gains
 
 
 class GuidedSampler(BaseSampler):
@@ -228,8 +234,7 @@ class GuidedSampler(BaseSampler):
         history: Sequence[Measurement] = (),
         seed: int = 0,
     ) -> None:
-        self._space = space
-        self._objective = objective
+        self._grid = Grid.of(space, objective)
         self._default = default
         self._measurements = measurements
         self._history = history
@@ -241,8 +246,7 @@ class GuidedSampler(BaseSampler):
         measurements = self._measurements()
         if self._last is None or self._last[0] != len(measurements):
             proposal = propose(
-                self._space,
-                self._objective,
+                self._grid,
                 self._default,
                 measurements,
                 history=self._history,
@@ -255,7 +259,7 @@ class GuidedSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """Every parameter, categorical over its values."""
-        return distributions(self._space)
+        return distributions(self._grid.space)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]
@@ -276,7 +280,7 @@ class GuidedSampler(BaseSampler):
         param_distribution: BaseDistribution,
     ) -> Value:
         """Refused: a parameter that the space doesn't hold has no value here."""
-        allowed = ", ".join(self._space.names)
+        allowed = ", ".join(self._grid.space.names)
         raise ValueError(f"parameter {param_name!r} isn't in the space; allowed: {allowed}")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.job.choice import TARGET
+from benchmarks.job.choice import TARGET, within_target
 from benchmarks.job.jobs import EXAMPLES, Example, settle
 from benchmarks.job.recording import SUFFIX, load
 from benchmarks.job.replay import TRIALS
@@ -133,7 +133,7 @@ def _confirm(example: Example, chosen: Configuration, folder: Path, report: Repo
             high=math.expm1(middle + half),
             n=len(ratios),
             target=TARGET,
-            met=math.expm1(middle - half) <= TARGET,
+            met=within_target(math.expm1(middle), half),
         )
     )
 

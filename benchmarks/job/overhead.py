@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks.job.jobs import ROOT, settle
 from benchmarks.report import Options, Report, Row
 from collectors.clock import StoppingRule
+from collectors.processor import available_cpus
 from perfmodel.errors import MeasurementError
 
 SCRIPT = ROOT / "tests" / "scripts" / "training" / "timed_steps.py"
@@ -31,17 +32,19 @@ ENDLESS = StoppingRule(
 
 @dataclass(frozen=True)
 class Steps:
-    """A kind of step: width of the model, samples per batch, number of steps."""
+    """A kind of step: width of the model, samples per batch, steps, threads."""
 
     name: str
     width: int
     batch: int
     count: int
+    threads: int = 1
 
     @property
     def arguments(self) -> list[str]:
         """For the script."""
         flags = {"width": self.width, "batch": self.batch, "steps": self.count}
+        flags["threads"] = self.threads
         return [part for flag, value in flags.items() for part in (f"--{flag}", str(value))]
 
 
@@ -49,6 +52,8 @@ KINDS = (
     Steps("short", width=64, batch=32, count=1500),
     Steps("medium", width=512, batch=128, count=300),
     Steps("long", width=1024, batch=512, count=60),
+    # Every core computes, so that reading the probe's messages must take from one of them.
+    Steps("all_cores", width=512, batch=128, count=300, threads=available_cpus()),
 )
 
 

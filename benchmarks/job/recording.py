@@ -78,6 +78,8 @@ class Sweep:
         if len(self.rounds) < 2:
             return float("nan")
         worked = self.scores[:, np.isfinite(self.scores).all(axis=0)]
+        if worked.size == 0:
+            return float("nan")
         residual = worked - np.median(worked, axis=1, keepdims=True)
         residual = residual - residual.mean(axis=0)
         freedom = (len(self.rounds) - 1) / len(self.rounds)
@@ -116,8 +118,11 @@ def save(sweep: Sweep, path: Path) -> None:
 
 
 def own_parts(measurement: Measurement) -> dict[str, Any]:
-    """A measurement as JSON without what the whole sweep shares; microseconds are enough."""
+    """A measurement as JSON without what the whole sweep shares; four digits are enough."""
     own = {k: v for k, v in measurement.to_json().items() if k not in SHARED}
+    if measurement.failure is not None:
+        # What a script printed names folders of the machine that nobody else has.
+        own["failure"] = replace(measurement.failure, output="").to_json()
     return {**own, "samples": [float(f"{s:.4g}") for s in measurement.samples]}
 
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 
 from benchmarks.job.recording import Sweep
+from perfmodel.errors import StudyError
 from perfmodel.records import Configuration, Measurement, Value
 
 TRIALS = 20
@@ -90,7 +91,11 @@ def guided(sweep: Sweep, seed: int) -> Choice:
         observer=unobserved,
         clock=lambda: 0.0,
     )
-    return Choice(search.run().winner, visit.visits)
+    try:
+        chosen = search.run().winner
+    except StudyError:
+        chosen = sweep.default  # nothing it tried worked: the regret is infinite
+    return Choice(chosen, visit.visits)
 
 
 def random_search(sweep: Sweep, seed: int) -> Choice:

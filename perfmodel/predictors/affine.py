@@ -137,7 +137,8 @@ class AffinePrior:
             square += weighted**2
             rest *= 0.5 + 0.5 * np.clip(similarity, 0.0, 1.0)
         # Sum over pairs of products, without the loop over pairs.
-        return total + scales[PAIR] * (plain**2 - square) / 2 + rest
+        covariance: Floats = total + scales[PAIR] * (plain**2 - square) / 2 + rest
+        return covariance
 
     def kernel_gradients(self, hyper: Floats, gram: Gram) -> list[Floats]:
         """Derivatives of `kernel` by the log variances, noise left out (as many, less one)."""
@@ -173,8 +174,10 @@ class AffinePrior:
         smooth = np.array([float(axis.smooth) for axis in self.axes])
         pairs = (weighted.sum(axis=1) ** 2 - (weighted**2).sum(axis=1)) / 2
         rest = REST_SD**2 * np.prod(0.5 + 0.5 * np.clip(similarity, 0.0, 1.0), axis=1)
-        effects: Floats = (jacobian**2) @ self.theta_variance(hyper)
-        return effects + scales[DEVIATION] * weighted @ smooth + scales[PAIR] * pairs + rest
+        effects = (jacobian**2) @ self.theta_variance(hyper)
+        curves = scales[DEVIATION] * (weighted @ smooth)
+        total: Floats = effects + curves + scales[PAIR] * pairs + rest
+        return total
 
     def _variances(self, hyper: Floats) -> tuple[Floats, Floats]:
         values = np.exp(hyper)

@@ -15,19 +15,20 @@ Indices = NDArray[np.int32]
 Singles = NDArray[np.float32]
 
 LEAF = -1
-FOLDS = 5
-MIN_ROWS = 32
-"""Below this the smooth surface leaves nothing that trees could learn."""
+FOLDS = 4
+MIN_ROWS = 48
+"""Below this trees have nothing on the smooth surface."""
 
 MIN_GAIN = 0.05
 """Share of the held-out error that the trees must take away to be used."""
 
-TREES = 40
+TINY = 1e-12
+TREES = 100
 PARAMETERS = {
-    "max_depth": 3,
+    "max_depth": 4,
     "eta": 0.1,
-    "min_child_weight": 3,
-    "lambda": 3.0,
+    "min_child_weight": 1,
+    "lambda": 1.0,
     "base_score": 0.0,
     "tree_method": "exact",
     "nthread": 1,
@@ -117,8 +118,12 @@ def grow(x: Floats, y: Floats) -> Forest:
     return flatten(json.loads(bytes(booster.save_raw(raw_format="json"))))
 
 
-def earned(x: Floats, residual: Floats) -> Forest | None:
-    """Trees for `residual`, or None unless they take away enough of it on rows held out."""
+def earned(x: Floats, residual: Floats, rival: Floats) -> tuple[Forest, float, float] | None:
+    """Trees for `residual` and what they are worth beside `rival`, another prediction of it.
+
+    `rival` must have been made without the row it predicts. Returns the trees, their share in the
+    mixture, and its held-out error over the rival's; None where they aren't worth it.
+    """
     count = len(residual)
     if count < MIN_ROWS:
         return None
@@ -126,5 +131,8 @@ def earned(x: Floats, residual: Floats) -> Forest | None:
     held_out = np.zeros(count)
     for k in range(FOLDS):
         held_out[fold == k] = grow(x[fold != k], residual[fold != k]).predict(x[fold == k])
-    before, after = float(residual @ residual), float(((residual - held_out) ** 2).sum())
-    return grow(x, residual) if after < (1 - MIN_GAIN) ** 2 * before else None
+    missed, difference = residual - rival, held_out - rival
+    share = float(np.clip(missed @ difference / (difference @ difference + TINY), 0.0, 1.0))
+    left = missed - share * difference
+    ratio = float(np.sqrt(left @ left / (missed @ missed + TINY)))
+    return (grow(x, residual), share, ratio) if ratio < 1 - MIN_GAIN else None

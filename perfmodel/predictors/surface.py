@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
 
-from perfmodel.features import Floats, contrast_matrix
+from perfmodel.features import Flags, Floats, contrast_matrix
 from perfmodel.predictors.affine import AffinePrior
 
 OFFSET_SD = 0.5
@@ -17,25 +17,43 @@ DRIFT_SD = 0.15
 HISTORY_NOISE = 4.0
 """Other software or sources: free offset, drifting effects, this many times the noise variance."""
 
+Indices = NDArray[np.int64]
+
 JITTER = 1e-8
 ROUNDS = 2
 NEWTON_STEPS = 5
 HYPER_ITERATIONS = 15
+FITTED_ROWS = 80
 HYPER_BOUND = 4.0
 """Log variances stay within this many prior standard deviations."""
 
+SCALE_BOUNDS = (0.8, 6.0)
 CALIBRATION_PRIOR = 10.0
 """Pseudo-observations for the scale of the intervals being right already."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Observations: coordinates (n, p), log values, repeats behind each, group (0: now, else history)."""
+    """Observations: coordinates (n, p), log values, repeats behind each, and where from.
+
+    Group 0 is this study's; any other is one software and source of the history.
+    """
 
     coordinates: Floats
     values: Floats
     repeats: Floats
     groups: Floats
+
+    @property
+    def recent(self) -> Flags:
+        """The rows that say how it is now: this study's, or all if there are none yet."""
+        own = self.groups == 0
+        return own if own.any() else np.full(len(self.groups), True)
+
+    def at(self, positions: Indices) -> Rows:
+        """Some of the rows."""
+        parts = (self.coordinates, self.values, self.repeats, self.groups)
+        return Rows(*(part[positions] for part in parts))
 
 
 @dataclass(frozen=True)
@@ -55,7 +73,18 @@ class Surface:
     @property
     def noise(self) -> float:
         """Standard deviation of one measurement's log value."""
-        return float(np.exp(self.hyper[-1] / 2))
+        return self.scale * float(np.exp(self.hyper[-1] / 2))
+
+    @property
+    def values(self) -> Floats:
+        """The log values that it was fitted to."""
+        affine, _ = self.prior.mean(self.theta, self.coordinates)
+        values: Floats = self.target + affine - self.jacobian @ (self.theta - self.theta_mean)
+        return values
+
+    def affine(self, coordinates: Floats) -> Floats:
+        """The affine part of the log value alone."""
+        return self.prior.mean(self.theta, coordinates)[0]
 
     @property
     def weights(self) -> Floats:
@@ -155,31 +184,51 @@ class _Fit:
 
 
 def fit_surface(prior: AffinePrior, rows: Rows) -> Surface:
-    """Fit a surface to at least one row."""
-    recent = rows.groups == 0 if (rows.groups == 0).any() else np.full(len(rows.values), True)
-    size = np.maximum(prior.log_size(rows.coordinates), 0.0)
-    theta_mean = prior.theta_mean(float(np.median((rows.values - size)[recent])))
+    """Fit a surface to at least one row.
+
+    Where it is linearised and its variances come from at most FITTED_ROWS rows; the posterior is
+    of all.
+    """
+    part = _fit(prior, rows.at(_spread(rows.groups)), rows)
+    hyper = prior.hyper_mean()
+    theta = part.newton(hyper, part.theta_mean)
+    for _ in range(ROUNDS):
+        hyper = part.variances(hyper, theta)
+        theta = part.newton(hyper, theta)
+    whole = _fit(prior, rows, rows)
+    jacobian, target, factor = whole.solve(hyper, theta)
+    surface = Surface(
+        prior, hyper, theta, whole.theta_mean, rows.coordinates, jacobian, factor, target, scale=1.0
+    )
+    return _calibrated(surface, rows.recent)
+
+
+def _spread(groups: Floats) -> Indices:
+    """Positions of at most FITTED_ROWS rows: this study's first, then evenly from the history."""
+    own, old = np.flatnonzero(groups == 0), np.flatnonzero(groups > 0)
+    kept = own[_evenly(len(own), FITTED_ROWS)]
+    more = old[_evenly(len(old), FITTED_ROWS - len(kept))]
+    return np.concatenate([kept, more])
+
+
+def _evenly(count: int, limit: int) -> Indices:
+    return np.unique(np.linspace(0, count - 1, min(count, limit)).astype(np.int64))
+
+
+def _fit(prior: AffinePrior, rows: Rows, everything: Rows) -> _Fit:
+    size = np.maximum(prior.log_size(everything.coordinates), 0.0)
+    level = float(np.median((everything.values - size)[everything.recent]))
     old = rows.groups > 0
     same_group = (rows.groups[:, None] == rows.groups) & old
     z = contrast_matrix(prior.axes, rows.coordinates)
     drift = same_group * (OFFSET_SD**2 + DRIFT_SD**2 * z @ z.T)
     noise_weights = np.where(old, HISTORY_NOISE, 1.0) / rows.repeats
-    fit = _Fit(prior, rows, theta_mean, drift, noise_weights)
-    hyper = prior.hyper_mean()
-    theta = fit.newton(hyper, theta_mean)
-    for _ in range(ROUNDS):
-        hyper = fit.variances(hyper, theta)
-        theta = fit.newton(hyper, theta)
-    jacobian, target, factor = fit.solve(hyper, theta)
-    surface = Surface(
-        prior, hyper, theta, theta_mean, rows.coordinates, jacobian, factor, target, scale=1.0
-    )
-    return _calibrated(surface, recent)
+    return _Fit(prior, rows, prior.theta_mean(level), drift, noise_weights)
 
 
-def _calibrated(surface: Surface, recent: Sequence[bool] | np.ndarray) -> Surface:
+def _calibrated(surface: Surface, recent: Flags) -> Surface:
     """The surface with its uncertainty scaled to what leaving one out shows."""
     residual, sd = surface.leave_one_out()
     z = (residual / sd)[recent]
     scale = np.sqrt((CALIBRATION_PRIOR + float(z @ z)) / (CALIBRATION_PRIOR + len(z)))
-    return Surface(**{**surface.__dict__, "scale": float(np.clip(scale, 0.8, 2.0))})
+    return Surface(**{**surface.__dict__, "scale": float(np.clip(scale, *SCALE_BOUNDS))})

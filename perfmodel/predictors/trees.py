@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -85,6 +85,7 @@ class TreesPredictor:
     time: Surface | None
     memory: Surface | None
     forest: Forest | None
+    share: float
     feasibility: Feasibility
     seen: Seen
 
@@ -119,7 +120,7 @@ class TreesPredictor:
             unknown = np.full(len(coordinates), np.nan)
             return unknown, unknown
         mean, sigma = surface.marginals(coordinates)
-        return mean + self._correction(coordinates, target), sigma
+        return self._mixed(coordinates, mean, target), sigma
 
     def joint(self, coordinates: Floats, target: Target) -> tuple[Floats, Floats]:
         """Mean and covariance of the log of the true values; the target must be measured."""
@@ -127,17 +128,19 @@ class TreesPredictor:
         if surface is None:
             raise ValueError(f"nothing of {target} was measured")
         mean, covariance = surface.joint(coordinates)
-        return mean + self._correction(coordinates, target), covariance
+        return self._mixed(coordinates, mean, target), covariance
 
     def probability_ok(self, coordinates: Floats) -> Floats:
         """Probability that encoded configurations run."""
         contrasts, below = _limit_features(self.space, self.size_names, coordinates)
         return self.feasibility.probability(contrasts, below)
 
-    def _correction(self, coordinates: Floats, target: Target) -> Floats:
-        if self.forest is None or target != "seconds":
-            return np.zeros(len(coordinates))
-        return self.forest.predict(coordinates)
+    def _mixed(self, coordinates: Floats, mean: Floats, target: Target) -> Floats:
+        """`mean` of a surface mixed with the trees upon its affine part."""
+        if self.forest is None or self.time is None or target != "seconds":
+            return mean
+        grown = self.time.affine(coordinates) + self.forest.predict(coordinates)
+        return (1 - self.share) * mean + self.share * grown
 
 
 def fit_predictor(
@@ -146,25 +149,28 @@ def fit_predictor(
     history: Sequence[Measurement] = (),
     *,
     size_names: Sequence[str] = ("batch_size",),
+    targets: Collection[Target] = ("seconds", "bytes"),
 ) -> TreesPredictor:
     """Fit to measurements of one workload, device and software (in or outside of the space).
 
     `history` are measurements of the same script under another software or source: they enter
     with an offset of their own and less weight. `size_names` are the parameters that the size of a
-    step (its samples) is proportional to. Measurements that lack a parameter are left out.
+    step (its samples) is proportional to. Measurements that lack a parameter are left out, and so
+    is what isn't among the `targets`.
     """
     sizes = tuple(name for name in size_names if name in space.names)
     own = [m for m in measurements if comparable(space, m)]
     other = [m for m in history if comparable(space, m)]
-    time = _fit(time_prior(space, sizes), space, own, other, lambda m: m.seconds)
-    forest = None
-    if time is not None:
-        forest = earned(time.coordinates, time.leave_one_out()[0])
-        if forest is not None:
-            time = replace(time, target=time.target - forest.predict(time.coordinates))
-    memory = _fit(
-        memory_prior(space, sizes), space, own, other, lambda m: float(m.memory.peak_bytes or 0)
-    )
+    time = memory = forest = None
+    share = 0.0
+    if "seconds" in targets:
+        time = _fit(time_prior(space, sizes), space, own, other, lambda m: m.seconds)
+    if time is not None and (trees := _earned(time, own)) is not None:
+        forest, share, ratio = trees
+        time = replace(time, scale=time.scale * ratio)
+    if "bytes" in targets:
+        prior = memory_prior(space, sizes)
+        memory = _fit(prior, space, own, other, lambda m: float(m.memory.peak_bytes or 0))
     x = encode(space, [m.configuration for m in own if m.ok])
     return TreesPredictor(
         space=space,
@@ -172,9 +178,18 @@ def fit_predictor(
         time=time,
         memory=memory,
         forest=forest,
+        share=share,
         feasibility=_feasibility(space, sizes, own),
         seen=Seen.of(axes(space), x),
     )
+
+
+def _earned(surface: Surface, own: Sequence[Measurement]) -> tuple[Forest, float, float] | None:
+    """Trees upon the affine part, from this study's rows: they come first."""
+    count = min(len({m.configuration for m in own if m.ok}), MAX_ROWS)
+    x = surface.coordinates[:count]
+    residual = (surface.values - surface.affine(surface.coordinates))[:count]
+    return earned(x, residual, residual - surface.leave_one_out()[0][:count])
 
 
 def comparable(space: Space, measurement: Measurement) -> bool:

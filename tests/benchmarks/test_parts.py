@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.job import sweep as sweeping
+from benchmarks.job.choice import within_target
 from benchmarks.job.faults import outcomes
 from benchmarks.job.jobs import EXAMPLES, Example
 from benchmarks.job.live import half_width
@@ -78,6 +79,14 @@ def test_the_medians_interval_is_that_of_order_statistics() -> None:
     assert median_interval([3.0, 1.0, 2.0]) == (1.0, 3.0)
     low, high = median_interval([float(i) for i in range(100)])
     assert (low, high) == (39.0, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("regret", "noise", "met"),
+    [(0.02, 0.0, True), (0.04, 0.0, False), (0.04, 0.02, True), (0.08, 0.2, False)],
+)
+def test_noise_excuses_no_more_than_the_target(regret: float, noise: float, met: bool) -> None:
+    assert within_target(regret, noise) is met
 
 
 def test_the_means_interval_is_students() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import report
 from benchmarks.report import Anchor, Options, Report, Row
+from perfmodel.errors import RecordError
 
 ROW = Row(
     "speed/one", "seconds", 0.25, low=0.2, high=0.3, n=5,
@@ -97,3 +98,15 @@ def test_data_is_named_by_flag_then_environment(
     monkeypatch.delenv("PERFMODEL_DATA")
     assert report.data_folder(Options()) is None
     assert report.data_folder(Options(), default=tmp_path) == tmp_path
+
+
+def test_a_section_that_cannot_run_is_a_note_beside_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def broken(options: Options, found: Report) -> None:
+        raise RecordError("x.json.gz was recorded with another device")
+
+    assert report.run("toy", "A toy.", {"broken": broken, **_sections()}, []) == 0
+    printed = capsys.readouterr().out
+    assert "note: broken: x.json.gz was recorded with another device" in printed
+    assert "other/x" in printed
