@@ -33,6 +33,12 @@ _COMPILE_ERROR = re.compile(
     r"|\bOutOfResources\b"
 )
 # torchrun kills its healthy ranks after a failure too: only the root cause tells.
+# What torchrun says after a worker has failed: the script's own words come before it.
+_LAUNCHER_REPORT = re.compile(
+    r"^.*torch/distributed/elastic/multiprocessing/api\.py:\d+\] "
+    r"(?:failed \(exitcode|Sending process)",
+    re.MULTILINE,
+)
 _CHILD_KILLED = re.compile(
     r"Root Cause[^\n]*\n(?:[^\n]*\n){0,6}?\s*exitcode\s*:\s*-9\b|killed by signal: Killed"
     r"|terminated with signal SIGKILL|died with <Signals\.SIGKILL"
@@ -94,6 +100,11 @@ class Ended:
         return self.signal
 
     @property
+    def last_words(self) -> str:
+        """The last 20 lines it printed, without a launcher's report about itself."""
+        return last_lines(_own_words(self.output))
+
+    @property
     def out_of_memory(self) -> bool:
         """Whether host memory ended it: our limit, the kernel's OOM killer, or inferred."""
         return bool(self.memory_detail)
@@ -121,6 +132,13 @@ class Ended:
         return f"{who} with SIGKILL by none of ours: inferred to be out of memory"
 
 
+def _own_words(output: str) -> str:
+    """The output without the report of a launcher at its end, unless there is nothing else."""
+    report = _LAUNCHER_REPORT.search(output)
+    own = output[: report.start()] if report else output
+    return own if own.strip() else output
+
+
 def last_lines(text: str, count: int = 20) -> str:
     """The last `count` lines that aren't empty, as a terminal would show them, without colours."""
     lines: list[str] = []
@@ -140,7 +158,7 @@ def classify_failure(ended: Ended, *, deadline_seconds: float | None = None) -> 
     a launcher may well hang after one of its ranks was killed for memory.
     """
     failure = _classified(ended, deadline_seconds)
-    return replace(failure, output=last_lines(ended.output))
+    return replace(failure, output=ended.last_words)
 
 
 def _classified(ended: Ended, deadline_seconds: float | None) -> Failure:
@@ -162,10 +180,10 @@ def _classified(ended: Ended, deadline_seconds: float | None) -> Failure:
         return Failure(FailureReason.NO_STEPS, detail, code)
     if line := _find(_COMPILE_ERROR, exceptions, []):
         return Failure(FailureReason.COMPILE_ERROR, _short(line), code)
-    return Failure(FailureReason.CRASH, _crash_detail(ended, exceptions, lines), code)
+    return Failure(FailureReason.CRASH, _crash_detail(ended, exceptions), code)
 
 
-def _crash_detail(ended: Ended, exceptions: list[str], lines: list[str]) -> str:
+def _crash_detail(ended: Ended, exceptions: list[str]) -> str:
     if ended.lost:
         return ended.lost
     number = ended.effective_signal
@@ -180,8 +198,9 @@ def _crash_detail(ended: Ended, exceptions: list[str], lines: list[str]) -> str:
     if exceptions:
         own = [line for line in exceptions if not any(name in line for name in _LAUNCHER_ERRORS)]
         return _short((own or exceptions)[-1])
+    own_lines = ended.last_words.splitlines()
     how = "ended on order" if ended.ordered else f"exit code {ended.exit_code}"
-    return f"{how}: {_short(lines[-1])}" if lines else f"{how}, nothing printed"
+    return f"{how}: {_short(own_lines[-1])}" if own_lines else f"{how}, nothing printed"
 
 
 def _exceptions_and_lines(output: str) -> tuple[list[str], list[str]]:

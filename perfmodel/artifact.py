@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
-from safetensors.numpy import save as save_tensors
 
 from perfmodel.errors import ArtifactError, PerfModelError
 from perfmodel.features import axes
@@ -27,6 +26,7 @@ from perfmodel.space import Space
 FORMAT = "perfmodel"
 VERSION = "1"
 KIND = "trees"
+DTYPES = {"<f8": "F64", "<f4": "F32", "<i4": "I32", "|b1": "BOOL"}
 MAX_BYTES = 64 * 1024 * 1024
 MAX_ROWS = 4096
 
@@ -67,7 +67,25 @@ def save(predictor: TreesPredictor) -> bytes:
         "space": canonical_json(predictor.space.to_json()),
         "size_names": canonical_json(list(predictor.size_names)),
     }
-    return save_tensors(arrays, metadata={**header, "sha256": _checksum(header, arrays)})
+    return _written(arrays, {**header, "sha256": _checksum(header, arrays)})
+
+
+def _written(arrays: Arrays, metadata: Mapping[str, str]) -> bytes:
+    """The safetensors file; the library's own writer orders metadata differently every time."""
+    # Widest first, so that every array lies aligned.
+    names = sorted(arrays, key=lambda n: (-arrays[n].itemsize, n))
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name in names:
+        start, end = end, end + arrays[name].nbytes
+        header[name] = {
+            "dtype": DTYPES[arrays[name].dtype.str],
+            "shape": list(arrays[name].shape),
+            "data_offsets": [start, end],
+        }
+    text = canonical_json(header).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([struct.pack("<Q", len(text)), text, *(arrays[n].tobytes() for n in names)])
 
 
 def load(data: bytes) -> TreesPredictor:
@@ -92,7 +110,7 @@ def load(data: bytes) -> TreesPredictor:
         return _Reader(arrays, space, names).predictor()
     except ArtifactError:
         raise
-    except (PerfModelError, KeyError, TypeError, ValueError, OverflowError) as error:
+    except CONTENT_ERRORS as error:
         raise ArtifactError(f"the model's content isn't valid: {error}") from error
 
 
@@ -111,6 +129,12 @@ def _checksum(header: Mapping[str, str], arrays: Arrays) -> str:
         digest.update(canonical_json([name, array.dtype.str, list(array.shape)]).encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
+
+
+CONTENT_ERRORS = (
+    PerfModelError, AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError
+)  # fmt: skip
+"""What reading a space from somebody else's JSON may raise."""
 
 
 class _Reader:

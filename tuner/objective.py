@@ -12,7 +12,7 @@ from perfmodel.expressions import Expression
 from perfmodel.history import OBJECTIVES, Study
 from perfmodel.records import Measurement, Value
 from perfmodel.space import Space
-from tuner.quantities import bytes_text, seconds_text
+from tuner.quantities import bytes_text, number_text, seconds_text
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Objective:
         if math.isnan(value):
             return "-"
         if self.name == "samples_per_second":
-            return f"{value:.4g} samples/s"
+            return f"{number_text(value)} samples/s"
         return bytes_text(value) if self.name == "peak_memory" else f"{seconds_text(value)}/step"
 
 

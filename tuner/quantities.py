@@ -51,6 +51,11 @@ def seconds_text(seconds: float) -> str:
     return f"{hours}h{minutes:02d}m{rest:02d}s" if hours else f"{minutes}m{rest:02d}s"
 
 
+def number_text(value: float) -> str:
+    """A rate for people, four significant digits: `0.1235`, `12.35`, `1,235`, `123,500`."""
+    return f"{float(f'{value:.4g}'):,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 def bytes_text(size: float) -> str:
     """A size for people: `512 B`, `1.50 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):

@@ -24,10 +24,10 @@ from tuner.objective import Objective
 
 Indices = NDArray[np.int64]
 
-MIN_WORKED = 10
+MIN_WORKED = 12
 """Configurations that must have worked before the model may say that there is nothing to gain."""
 
-STOP_PROBABILITY = 0.05
+STOP_PROBABILITY = 0.03
 """Stop when no unseen configuration is better by more than the noise with this probability."""
 
 NOISE_BOUNDS = (0.005, 0.02)

@@ -16,7 +16,6 @@ from collectors.isolate import (
     Ended,
     IsolatedProcess,
     classify_failure,
-    last_lines,
     peak_resident_bytes,
 )
 from collectors.machine import machine_conditions
@@ -156,7 +155,7 @@ class _Run:
         observed = self._stream.observed()
         failure = self._failure(stopped, ended, observed)
         if failure is not None:
-            failure = replace(failure, output=last_lines(ended.output))
+            failure = replace(failure, output=ended.last_words)
         # What our own trial does to the load and to the GPU isn't a condition of it.
         own = {k: v for k, v in before.items() if k in ("load1", "gpu_other_processes")}
         conditions = {**under_load, **own, **self._facts(observed)}

@@ -121,3 +121,17 @@ def test_last_lines_are_what_a_terminal_shows() -> None:
     assert last_lines(text) == "one\ntwo\n  3%|███\nthree"
     assert last_lines("") == ""
     assert last_lines("\n".join(map(str, range(99)))).split("\n") == [str(n) for n in range(79, 99)]
+
+
+def test_a_launchers_report_hides_no_cause() -> None:
+    """torchrun ends with a page about itself; the reason is what the script said before it."""
+    output = (
+        "python: can't open file 'nofile.py': [Errno 2] No such file or directory\n"
+        "E1201 16:20:46.790000 1956 torch/distributed/elastic/multiprocessing/api.py:1002] failed "
+        "(exitcode: 2) local_rank: 0 (pid: 1964) of binary: python\n"
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+        "============================\nnofile.py FAILED\n============================\n"
+    )
+    failure = classify_failure(Ended(exit_code=1, output=output))
+    assert failure.detail.endswith("[Errno 2] No such file or directory")
+    assert failure.output.count("\n") == 0

@@ -3,7 +3,7 @@
 import pytest
 
 from perfmodel.errors import UsageError
-from tuner.quantities import bytes_text, parse_bytes, parse_seconds, seconds_text
+from tuner.quantities import bytes_text, number_text, parse_bytes, parse_seconds, seconds_text
 
 
 @pytest.mark.parametrize(
@@ -51,6 +51,9 @@ def test_bad_bytes(text: str) -> None:
 def test_for_people() -> None:
     assert [seconds_text(s) for s in (2.5e-5, 0.01234, 4.561, 125, 7265)] == [
         "25 µs", "12.3 ms", "4.56 s", "2m05s", "2h01m05s",
+    ]  # fmt: skip
+    assert [number_text(x) for x in (0.12346, 12.346, 1234.6, 123456)] == [
+        "0.1235", "12.35", "1,235", "123,500",
     ]  # fmt: skip
     assert [bytes_text(b) for b in (512, 2**20, 1.5 * 2**30, 2**42)] == [
         "512 B", "1 MiB", "1.5 GiB", "4 TiB",

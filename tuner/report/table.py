@@ -15,7 +15,7 @@ from perfmodel.history import Launch
 from perfmodel.records import Configuration, Measurement, Prediction
 from tuner.finals import Gain
 from tuner.objective import Objective
-from tuner.quantities import bytes_text, seconds_text
+from tuner.quantities import bytes_text, number_text, seconds_text
 from tuner.study import Outcome, failure_text
 
 WIDE = 400
@@ -84,7 +84,7 @@ def _cells(runs: Sequence[Measurement], objective: Objective) -> list[str]:
     return [
         seconds_text(statistics.median(m.seconds for m in worked)),
         f"{statistics.median(spreads):.1%}" if spreads else "-",
-        "-" if math.isnan(throughput) else f"{throughput:.4g}",
+        "-" if math.isnan(throughput) else number_text(throughput),
         bytes_text(max(peaks)) if peaks else "-",
         str(len(runs)),
     ]
@@ -152,7 +152,7 @@ def launches_table(launches: Sequence[Launch], objectives: Sequence[Objective]) 
             str(launch.configuration),
             f"{seconds_text(launch.predicted.seconds)}/step" if launch.predicted else "-",
             f"{seconds_text(achieved.seconds)}/step" if achieved and achieved.ok else "-",
-            "-" if math.isnan(throughput) else f"{throughput:.4g}",
+            "-" if math.isnan(throughput) else number_text(throughput),
             str(launch.exit_code),
             seconds_text(launch.seconds),
         )
@@ -168,7 +168,7 @@ def launch_lines(launch: Launch, objective: Objective) -> list[str]:
     else:
         reached = f"reached {seconds_text(achieved.seconds)}/step"
         throughput = objective.throughput(achieved)
-        reached += "" if math.isnan(throughput) else f" ({throughput:.4g} samples/s)"
+        reached += "" if math.isnan(throughput) else f" ({number_text(throughput)} samples/s)"
     lines = [f"the run {reached}; {predicted}" if predicted else f"the run {reached}"]
     lines.append(
         f"it ran {seconds_text(launch.seconds)} and ended with exit code {launch.exit_code}"
