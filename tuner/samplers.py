@@ -18,6 +18,7 @@ from scipy.special import ndtr
 
 from perfmodel.features import Flags, Floats, encode
 from perfmodel.predictors.trees import Target, TreesPredictor, fit_predictor
+from perfmodel.predictors.threads import one_blas_thread
 from perfmodel.records import Configuration, Measurement, Value
 from perfmodel.space import Space
 from tuner.objective import Objective
@@ -134,7 +135,7 @@ def propose(
     Always the same for the same arguments. Never one that was measured already (a failure counts)
     or that the space doesn't hold.
     """
-    space, target = grid.space, target_of(grid.objective)
+    space = grid.space
     seen = {m.configuration for m in measurements}
     if default in space and default not in seen:
         return Proposal(default, "the default is measured first")
@@ -144,6 +145,19 @@ def propose(
         return Proposal(
             None, f"all {len(space)} configurations of the space are measured", 0.0, 0.0
         )
+    with one_blas_thread():
+        return _by_model(grid, candidates, default, measurements, history, rng)
+
+
+def _by_model(
+    grid: Grid,
+    candidates: _Candidates,
+    default: Configuration,
+    measurements: Sequence[Measurement],
+    history: Sequence[Measurement],
+    rng: np.random.Generator,
+) -> Proposal:
+    space, target = grid.space, target_of(grid.objective)
     names = grid.objective.size_names or ("batch_size",)
     predictor = fit_predictor(space, measurements, history, size_names=names, targets=(target,))
     if predictor.surface(target) is None:

@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 
 from perfmodel.features import Flags, Floats, contrast_matrix
 from perfmodel.predictors.affine import AffinePrior
+from perfmodel.predictors.threads import one_blas_thread
 
 OFFSET_SD = 0.5
 DRIFT_SD = 0.15
@@ -189,6 +190,11 @@ def fit_surface(prior: AffinePrior, rows: Rows) -> Surface:
     Where it is linearised and its variances come from at most FITTED_ROWS rows; the posterior is
     of all.
     """
+    with one_blas_thread():
+        return _calibrated(_fitted(prior, rows), rows.recent)
+
+
+def _fitted(prior: AffinePrior, rows: Rows) -> Surface:
     part = _fit(prior, rows.at(_spread(rows.groups)), rows)
     hyper = prior.hyper_mean()
     theta = part.newton(hyper, part.theta_mean)
@@ -197,10 +203,9 @@ def fit_surface(prior: AffinePrior, rows: Rows) -> Surface:
         theta = part.newton(hyper, theta)
     whole = _fit(prior, rows, rows)
     jacobian, target, factor = whole.solve(hyper, theta)
-    surface = Surface(
+    return Surface(
         prior, hyper, theta, whole.theta_mean, rows.coordinates, jacobian, factor, target, scale=1.0
     )
-    return _calibrated(surface, rows.recent)
 
 
 def _spread(groups: Floats) -> Indices:
