@@ -17,8 +17,8 @@ from optuna.trial import FrozenTrial
 from scipy.special import ndtr
 
 from perfmodel.features import Flags, Floats, encode
-from perfmodel.predictors.trees import Target, TreesPredictor, fit_predictor
 from perfmodel.predictors.threads import one_blas_thread
+from perfmodel.predictors.trees import Target, TreesPredictor, fit_predictor
 from perfmodel.records import Configuration, Measurement, Value
 from perfmodel.space import Space
 from tuner.objective import Objective
@@ -39,7 +39,7 @@ MAX_CANDIDATES = 20_000
 CONTENDERS = 64
 LEADERS = 8
 DRAWS = 400
-RISK_AVERSION = 2.0
+RISK_AVERSION = 3.0
 """Power of the probability of success: a failed trial costs time and shows nothing else."""
 
 
