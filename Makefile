@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Without an NVIDIA driver the small CPU build of torch is taken, else the ordinary one.
 TORCH  := $(shell if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi -L >/dev/null 2>&1; then echo "torch>=2.2"; else echo "-c constraints-cpu.txt torch"; fi)
 
-.PHONY: docs demo test test-slow test-gpu check format bench clean
+.PHONY: docs transcript demo test test-slow test-gpu check format bench clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -48,10 +48,15 @@ format: $(VENV)/.test
 	$(BIN)/ruff check --fix .
 
 bench: $(VENV)/.slow
-	$(BIN)/python -m benchmarks.main_job --quick
+	$(BIN)/python -m benchmarks.main_job --quick > docs/figures.md.new
+	(printf '# Figures\n\nWritten by `make bench` on this machine: %s.\n\n## main_job\n\n' "$$(nproc) CPUs, $$(date -u +%F)"; \
+	  cat docs/figures.md.new) > docs/figures.md && rm docs/figures.md.new
 
 docs: $(VENV)/.run
 	$(BIN)/python docs/write_cli.py
+
+transcript: $(VENV)/.run
+	$(BIN)/python docs/write_transcript.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

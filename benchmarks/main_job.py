@@ -4,8 +4,8 @@
     python -m benchmarks.main_job --quick         recorded sweeps with few seeds, short overhead run
     python -m benchmarks.main_job --only sweep    record the sweeps (about 25 minutes a round)
 
-`--data` (or PERFMODEL_DATA) is a folder of sweeps, `*.json.gz`; those of the repository are in
-benchmarks/sweeps. The sweep goes on where it was interrupted and stops at --rounds.
+`--data` is a folder of sweeps, `*.json.gz`; without it, those of the repository are taken
+(benchmarks/sweeps). The sweep goes on where it was interrupted and stops at --rounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.job.recording import SUFFIX
 from benchmarks.job.startup import measure_startup
 from benchmarks.job.sweep import measure_sweeps
 from benchmarks.job.third_party import measure_third_party
-from benchmarks.report import Options, Report, data_folder, run
+from benchmarks.report import Options, Report, run
 
 SWEEPS = Path(__file__).parent / "sweeps"
 
@@ -31,7 +31,7 @@ def _on_sweeps(measure: Callable[[Options, Report, Path], None]) -> Callable[...
     """A section that works on the folder of sweeps."""
 
     def section(options: Options, report: Report) -> None:
-        measure(options, report, data_folder(options, default=SWEEPS) or SWEEPS)
+        measure(options, report, options.data or SWEEPS)
 
     return section
 

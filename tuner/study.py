@@ -83,7 +83,9 @@ class Outcome:
 
     @property
     def gain(self) -> Gain | None:
-        """The winner's gain over the default; None when the default stays or wasn't measured."""
+        """The winner's gain over the default; None when the default stays or doesn't run."""
+        if not any(m.ok for m in self.of(self.default)):
+            return None
         return next((g for g in self.gains if g.configuration == self.winner), None)
 
     def of(self, configuration: Configuration) -> list[Measurement]:
@@ -138,9 +140,17 @@ class Search:
         return sorted(worked, key=lambda c: -self.score(c))
 
     def concluded(self) -> bool:
-        """Whether earlier finals of this study were carried through."""
+        """Whether the answer is known: finals carried through, or nothing left to measure."""
         rounds = rounds_of(self.measurements, study=self.study.address)
-        return bool(rounds) and len([r for r in rounds if len(r) == len(rounds[0])]) >= MIN_ROUNDS
+        if rounds and len([r for r in rounds if len(r) == len(rounds[0])]) >= MIN_ROUNDS:
+            return True
+        measured = {m.configuration for m in self.measurements}
+        return len(self.ranking()) == 1 and len(measured) == len(self.study.space)
+
+    def baseline(self) -> Configuration:
+        """What the finals compare with: the default, or the best if the default doesn't run."""
+        ranking = self.ranking()
+        return self.default if self.default in ranking else ranking[0]
 
     # -- running ---------------------------------------------------------------------------
 
@@ -175,9 +185,9 @@ class Search:
         """The present answer, from the measurements alone."""
         measurements = self.measurements
         rounds = rounds_of(measurements, study=self.study.address)
-        found = gains(scores_by_round(rounds, self.objective.score), self.default) if rounds else []
-        ranking = self.ranking()
-        chosen = winner(found, self.default) if self.default in ranking else ranking[0]
+        baseline = self.baseline()
+        found = gains(scores_by_round(rounds, self.objective.score), baseline) if rounds else []
+        chosen = winner(found, baseline)
         return Outcome(
             study=self.study,
             default=self.default,
@@ -241,25 +251,15 @@ class Search:
 
     def _finals(self) -> None:
         """Re-measure default and finalists in interleaved rounds until the answer is decided."""
-        ranking = self.ranking()
-        challengers = [c for c in ranking if c != self.default]
-        if self.default not in ranking or not challengers:
+        baseline = self.baseline()
+        challengers = [c for c in self.ranking() if c != baseline]
+        if not challengers:
             return
         top = self.score(challengers[0])
         near = [c for c in challengers[:MAX_FINALISTS] if top - self.score(c) <= FINALIST_MARGIN]
-        entrants = [self.default, *near]
+        entrants = [baseline, *near]
         session: list[list[Measurement]] = []
         while True:
-            found = (
-                gains(scores_by_round(session, self.objective.score), self.default)
-                if session
-                else []
-            )
-            if session and finished(found, len(session)):
-                return
-            if session and self.clock() - self._start > self.limits.seconds:
-                self.observer.note("the budget ended before the finals were decided (--budget)")
-                return
             number = len(session)
             session.append(
                 [
@@ -267,6 +267,12 @@ class Search:
                     for c in rotated(entrants, number)
                 ]
             )
+            found = gains(scores_by_round(session, self.objective.score), baseline)
+            if finished(found, len(session)):
+                return
+            if self.clock() - self._start > self.limits.seconds:
+                self.observer.note("the budget ended before the finals were decided (--budget)")
+                return
 
     def _trial(
         self, configuration: Configuration, *, purpose: str, **conditions: str | int | float

@@ -15,7 +15,7 @@ from optuna.storages import BaseStorage
 from optuna.trial import TrialState
 
 from perfmodel.history import Study
-from perfmodel.predictors.trees import fit_predictor
+from perfmodel.predictors.trees import TreesPredictor, fit_predictor
 from perfmodel.records import Configuration, Measurement, Prediction
 from tuner.objective import Objective
 from tuner.samplers import GuidedSampler, Proposal, distributions
@@ -107,18 +107,24 @@ class Trials:
         else:
             self._optuna.tell(asked.trial, value)
 
-    def predict(
-        self, configuration: Configuration, measurements: Sequence[Measurement]
-    ) -> Prediction | None:
-        """Step time and memory by a model of `measurements`; None if they teach nothing."""
+    def fitted(self, measurements: Sequence[Measurement]) -> TreesPredictor | None:
+        """A model of `measurements` and the history; None if none of them worked."""
         if not any(m.ok for m in measurements):
             return None
-        predictor = fit_predictor(
+        return fit_predictor(
             self._study.space,
             measurements,
             self._history,
             size_names=self._objective.size_names or ("batch_size",),
         )
+
+    def predict(
+        self, configuration: Configuration, measurements: Sequence[Measurement]
+    ) -> Prediction | None:
+        """Step time and memory by a model of `measurements`; None if they teach nothing."""
+        predictor = self.fitted(measurements)
+        if predictor is None:
+            return None
         found = predictor.predict([configuration])
         peak = float(found.peak_bytes[0])
         return Prediction(

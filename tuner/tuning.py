@@ -21,6 +21,7 @@ from collectors.machine import recognise_device, recognise_software
 from collectors.script import runner
 from collectors.script.command import script_workload
 from db.store import Store
+from perfmodel.artifact import save
 from perfmodel.errors import Interrupted, StudyError
 from perfmodel.history import Launch, Study
 from perfmodel.records import Configuration, Measurement
@@ -139,7 +140,17 @@ def _study(request: Request, store: Store, study: Study, console: Console) -> Ou
             _say(console, f"going on with {len(search.measurements)} earlier measurements")
         _announce(request, console)
         with store.explaining():
-            return search.run()
+            outcome = search.run()
+        _keep_model(store, trials, outcome)
+        return outcome
+
+
+def _keep_model(store: Store, trials: Trials, outcome: Outcome) -> None:
+    """Keep what the study has taught the model, for others who use this database."""
+    predictor = trials.fitted(outcome.measurements)
+    if predictor is not None:
+        trained_on = {"study": outcome.study.address, "measurements": len(outcome.measurements)}
+        store.add_model(save(predictor), kind="step", trained_on=trained_on)
 
 
 def _looked_up(search: Search) -> Outcome:
@@ -169,7 +180,8 @@ def _measurer(request: Request, study: Study) -> Callable[[Configuration], Measu
     numbers = itertools.count(1)
     rule = StoppingRule(max_seconds=request.trial_seconds)
     limits = runner.Limits(
-        deadline_seconds=request.deadline_seconds, memory_limit_bytes=request.memory_limit_bytes
+        deadline_seconds=min(request.deadline_seconds, request.budget_seconds),
+        memory_limit_bytes=request.memory_limit_bytes,
     )
 
     def measure(configuration: Configuration) -> Measurement:

@@ -72,7 +72,7 @@ def test_prints_100_megabytes_and_leaves_children(tune: Tune, commands: Commands
     assert_nothing_left(marker)
 
 
-def test_read_only_data_folder(home: Path, environment: dict[str, str], commands: Commands) -> None:
+def test_read_only_data_folder(home: Path, environment: dict[str, str]) -> None:
     """As an unprivileged user, since root may write anywhere."""
     if os.getuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("dropping to an unprivileged user needs root and setpriv")

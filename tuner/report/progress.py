@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+)
+from rich.text import Text
 
 from perfmodel.records import Configuration, Measurement
 from tuner.objective import Objective
 from tuner.quantities import seconds_text
 from tuner.study import Limits, failure_text
+
+
+class _Left(ProgressColumn):
+    """The time left, told anew whenever the bar is drawn."""
+
+    def __init__(self, tell: Callable[[], str]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def render(self, task: Task) -> Text:
+        """The column's text."""
+        return Text(self._tell())
 
 
 class ProgressReport:
@@ -28,6 +49,7 @@ class ProgressReport:
             MofNCompleteColumn(),
             BarColumn(bar_width=24),
             TextColumn("{task.description}"),
+            _Left(self._left),
             console=console,
             transient=True,
             disable=not console.is_terminal,
@@ -54,7 +76,7 @@ class ProgressReport:
         """Show what is being measured."""
         self._bar.update(
             self._task,
-            description=f"{purpose} {configuration}  {self._best}  {self._left()}",
+            description=f"{purpose} {configuration}  {self._best}",
             total=max(self._limits.trials, number),
         )
 

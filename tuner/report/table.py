@@ -11,6 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from collectors.clock import warnings
 from perfmodel.history import Launch
 from perfmodel.records import Configuration, Measurement, Prediction
 from tuner.finals import Gain
@@ -120,12 +121,23 @@ def headline(outcome: Outcome, objective: Objective, *, assumed: Sequence[str]) 
                 lines.append(f"assumed, because no --default names it: {', '.join(assumed)}")
         elif word != "default":
             lines.append("gain: not shown, since no --default says what you run today")
+    lines += _doubts(outcome)
     if outcome.predicted is not None:
         seconds = statistics.median(m.seconds for m in outcome.of(outcome.winner) if m.ok)
         lines.append(
             f"predicted for the winner, unseen: {prediction_text(outcome.predicted)};"
             f" measured: {seconds_text(seconds)}/step"
         )
+    return lines
+
+
+def _doubts(outcome: Outcome) -> list[str]:
+    """Why the latest timing of default and winner may not be trusted, and what to do."""
+    lines = []
+    for word, configuration in (("default", outcome.default), ("winner", outcome.winner)):
+        worked = [m for m in outcome.of(configuration) if m.ok]
+        if worked and not (word == "winner" and outcome.winner == outcome.default):
+            lines += [f"note: {word}: {text}" for text in warnings(worked[-1])]
     return lines
 
 
