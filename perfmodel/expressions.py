@@ -180,4 +180,6 @@ class Expression:
         result = _BINARY[type(op)](left, right)
         if isinstance(result, complex):
             raise ValueError("the result is a complex number")
+        if abs(result) > MAX_MAGNITUDE:
+            raise OverflowError(f"the result is beyond {MAX_MAGNITUDE:g}")
         return result

@@ -13,7 +13,7 @@ from perfmodel.errors import SpaceError
 from perfmodel.expressions import Expression
 from perfmodel.records import Configuration, Value, content_address
 
-MAX_CONFIGURATIONS = 2_000_000
+MAX_CONFIGURATIONS = 200_000
 """Largest product of value counts that is enumerated."""
 
 
@@ -30,6 +30,9 @@ class Parameter:
         keys = [(type(v), v) for v in self.values]
         if len(set(keys)) != len(keys):
             raise SpaceError(f"parameter {self.name!r} lists a value twice: {self.values}")
+        numbers = [v for v in self.values if isinstance(v, int | float) and not isinstance(v, bool)]
+        if len(set(numbers)) != len(numbers):
+            raise SpaceError(f"parameter {self.name!r} lists a number twice: {self.values}")
 
     @property
     def numeric(self) -> bool:

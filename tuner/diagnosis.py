@@ -16,7 +16,7 @@ from collectors.machine import machine_conditions, recognise_device, recognise_s
 from collectors.script import runtime_parameters
 from db.store import Store
 from perfmodel import hardware
-from perfmodel.errors import PerfModelError
+from perfmodel.errors import MeasurementError, PerfModelError
 from perfmodel.records import Device, Software
 from tuner.calibration import known_calibration
 from tuner.quantities import bytes_text
@@ -39,7 +39,11 @@ class Finding:
 
 def diagnose(database: str | None, interpreter: str) -> list[Finding]:
     """Everything, in the order a user should read it."""
-    software = recognise_software(interpreter)
+    try:
+        software = recognise_software(interpreter)
+    except MeasurementError as error:
+        advice = "name the Python your script runs under: --python"
+        return [Finding("torch", "problem", error.message, advice), *_packages(), _script()]
     device = recognise_device(software)
     return [
         *_device(device, software),
@@ -140,12 +144,11 @@ def _location(package: str) -> str:
 def _script() -> Finding:
     owner = _owner_of_tune()
     if owner in (DISTRIBUTION, ""):
-        found = shutil.which("tune")
-        return Finding("script", "ok", f"tune: {found or 'not on PATH'}")
+        return Finding("script", "ok", f"tune: {Path(sys.executable).parent / 'tune'}")
     return Finding(
         "script",
         "warning",
-        f"`tune` on PATH belongs to {owner}",
+        f"`tune` beside this Python belongs to {owner}",
         "use `perfmodel` or `python -m tuner`: they are the same program",
     )
 

@@ -12,14 +12,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
+from types import FrameType, TracebackType
+from typing import Any
 
 from collectors.clock import StoppingRule
 from collectors.isolate import peak_resident_bytes
@@ -50,20 +49,23 @@ def launch_run(
     command: ScriptCommand,
     chosen: Chosen,
     *,
+    folder: Path | None = None,
     step_optimizer: int | None = None,
     output: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Launch:
     """Run `command` to its end and return the record; its exit code is `Launch.exit_code`.
 
-    `output` is a file descriptor for its standard output (None: ours). SIGINT and SIGTERM that
+    `folder` is what `{trial_dir}` stands for, made when the command uses it. `output` is a
+    file descriptor for its standard output (None: ours). SIGINT and SIGTERM that
     reach us are forwarded; a Ctrl-C on the terminal goes to the run alone. MeasurementError if it
     can't be started.
     """
     variables, settings = runtime_parameters.split(
         chosen.configuration, placeholders=command.placeholders
     )
-    folder = Path(tempfile.mkdtemp(prefix="perfmodel-launch-")) if command.uses_trial_dir else None
+    if command.uses_trial_dir and folder is not None:
+        _make(folder)
     argv = command.fill(chosen.configuration, folder)
     base = {**(os.environ if environment is None else environment), **variables}
     started_at = datetime.now(UTC).isoformat(timespec="microseconds")
@@ -71,9 +73,8 @@ def launch_run(
     with Listener() as listener:
         full = probe_environment(base, listener.path, settings)
         stream = StepStream(listener, LAUNCH_RULE, step_optimizer=step_optimizer)
-        process = _start(argv, full, output)
-        with _foreground(process), _forwarding(process):
-            resident = _watch(process, listener, stream)
+        with _Run(argv, full, output) as run:
+            resident = _watch(run, listener, stream)
     seconds = time.monotonic() - start
     return Launch(
         study=chosen.study,
@@ -81,30 +82,138 @@ def launch_run(
         command=argv,
         started_at=started_at,
         seconds=seconds,
-        exit_code=_exit_code(process.returncode),
+        exit_code=run.exit_code,
         predicted=chosen.predicted,
         achieved=_achieved(chosen, stream, resident, seconds),
     )
 
 
-def _start(
-    argv: tuple[str, ...], environment: Mapping[str, str], output: int | None
-) -> subprocess.Popen[bytes]:
-    sys.stdout.flush()
-    sys.stderr.flush()
+def _make(folder: Path) -> None:
     try:
-        return subprocess.Popen(argv, env=dict(environment), stdout=output, process_group=0)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise MeasurementError(f"command {argv[0]!r} can't be started: {error.strerror}") from error
+        raise MeasurementError(
+            f"the launch's folder {folder} can't be made: {error.strerror}; start from a folder "
+            "that may be written"
+        ) from error
 
 
-def _watch(process: subprocess.Popen[bytes], listener: Listener, stream: StepStream) -> int | None:
+class _Run:
+    """The run as a job of ours, handled as a shell handles one.
+
+    It has its own process group, gets the terminal while it runs, hears the signals that reach us,
+    and when Ctrl-Z stops it we stop too and go on with it.
+    """
+
+    def __init__(
+        self, argv: tuple[str, ...], environment: Mapping[str, str], output: int | None
+    ) -> None:
+        self._argv = argv
+        self._environment = dict(environment)
+        self._output = output
+        self._process: subprocess.Popen[bytes] | None = None
+        self._handlers: dict[int, Any] = {}
+        self._terminal = _own_terminal()
+        self.exit_code = -1
+
+    def __enter__(self) -> _Run:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Before the start, so that no signal finds us without the run.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                self._handlers[number] = signal.signal(number, self._forward)
+        try:
+            self._process = subprocess.Popen(
+                self._argv, env=self._environment, stdout=self._output, process_group=0
+            )
+        except OSError as error:
+            self._restore()
+            raise MeasurementError(
+                f"command {self._argv[0]!r} can't be started: {error.strerror}"
+            ) from error
+        if self._terminal is not None:
+            # Taking the terminal back from the background would stop us.
+            self._handlers[signal.SIGTTOU] = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+            self._give_terminal()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        process = self._process
+        if process is not None and process.poll() is None:  # an error of ours: end it
+            self._forward(signal.SIGTERM, None)
+            process.wait()
+        self._take_terminal()
+        self._restore()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait up to `seconds`; whether it has ended (`exit_code` then says how)."""
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(seconds)
+            # As a shell reports it: 128 + signal for a run that a signal ended.
+            self.exit_code = 128 - code if code < 0 else code
+            return True
+        if self._terminal is not None and self._stopped():
+            self._stop_with_it()
+        return False
+
+    def _stopped(self) -> bool:
+        assert self._process is not None
+        flags = os.WSTOPPED | os.WNOHANG
+        with contextlib.suppress(ChildProcessError):
+            return os.waitid(os.P_PID, self._process.pid, flags) is not None
+        return False
+
+    def _stop_with_it(self) -> None:
+        self._take_terminal()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._give_terminal()
+
+    def _give_terminal(self) -> None:
+        assert self._process is not None
+        if self._terminal is None:
+            return
+        with contextlib.suppress(OSError):
+            os.tcsetpgrp(self._terminal, self._process.pid)
+            # It may have been stopped, or have asked for the terminal before it was given it.
+            os.killpg(self._process.pid, signal.SIGCONT)
+
+    def _take_terminal(self) -> None:
+        if self._terminal is not None:
+            with contextlib.suppress(OSError):
+                os.tcsetpgrp(self._terminal, os.getpgrp())
+
+    def _restore(self) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        self._handlers.clear()
+
+    def _forward(self, number: int, frame: FrameType | None) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+
+def _own_terminal() -> int | None:
+    """Standard input if it is a terminal and we are in its foreground, else None."""
+    try:
+        terminal = sys.stdin.fileno()
+        return terminal if os.tcgetpgrp(terminal) == os.getpgrp() else None
+    except (OSError, ValueError, AttributeError):  # closed, replaced, or no terminal
+        return None
+
+
+def _watch(run: _Run, listener: Listener, stream: StepStream) -> int | None:
     """Hear the steps until the run ends; its largest rank's peak resident set, in bytes."""
     resident = 0
-    while process.poll() is None:
-        # Waiting for the process, not for its messages, wakes us less often.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(POLL_SECONDS)
+    # Waiting for the process, not for its messages, wakes us less often.
+    while not run.wait(POLL_SECONDS):
         if not listener.closed:
             stream.poll()
             resident = max(resident, *peak_resident_bytes(stream.pids).values(), 0)
@@ -144,50 +253,3 @@ def _achieved(
             stop_reason=observed.reason,
         ),
     )
-
-
-def _exit_code(returncode: int) -> int:
-    """As a shell reports it: 128 + signal for a run that a signal ended."""
-    return 128 - returncode if returncode < 0 else returncode
-
-
-@contextmanager
-def _foreground(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Give the terminal to the run's process group, as a shell does, and take it back."""
-    try:
-        terminal = sys.stdin.fileno()
-        ours = os.tcgetpgrp(terminal) == os.getpgrp()
-    except (OSError, ValueError):  # no terminal, or standard input is closed or replaced
-        ours = False
-    if not ours:
-        yield
-        return
-    # Taking the terminal back from the background would stop us.
-    before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    try:
-        with contextlib.suppress(OSError):
-            os.tcsetpgrp(terminal, process.pid)
-            # It may have asked for the terminal before it was given it.
-            os.killpg(process.pid, signal.SIGCONT)
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            os.tcsetpgrp(terminal, os.getpgrp())
-        signal.signal(signal.SIGTTOU, before)
-
-
-@contextmanager
-def _forwarding(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Forward SIGINT, SIGTERM and SIGHUP to the run's process group."""
-
-    def forward(number: int, frame: FrameType | None) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, forward) for number in signals}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

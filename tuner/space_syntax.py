@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
 from perfmodel.errors import SpaceError, UsageError
 from perfmodel.records import Configuration, Value
 from perfmodel.space import Parameter, Space
+
+MAX_VALUE_LENGTH = 1_000
 
 MAX_VALUES = 10_000
 """Most values that one range may expand to."""
@@ -21,13 +24,19 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def parse_value(text: str) -> Value:
     """One value: true/false, an integer, a float, else the text itself."""
     text = text.strip()
+    if len(text) > MAX_VALUE_LENGTH:
+        raise UsageError(f"value of {len(text)} characters; allowed: {MAX_VALUE_LENGTH}")
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if re.match(r"[+-]?0\d", text):  # 007 is a name, not a number
         return text
     if re.fullmatch(r"[+-]?\d+", text):
         return int(text)
-    return float(text) if re.fullmatch(_NUMBER, text) else text
+    if not re.fullmatch(_NUMBER, text):
+        return text
+    if not math.isfinite(float(text)):
+        raise UsageError(f"value {text!r}; allowed: numbers up to 1e308")
+    return float(text)
 
 
 def parse_assignment(text: str, *, option: str) -> tuple[str, str]:
@@ -55,6 +64,8 @@ def parse_parameter(text: str) -> Parameter:
 def _expand(text: str, first: str, last: str, how: str, step: str) -> tuple[Value, ...]:
     whole = all(re.fullmatch(r"[+-]?\d+", part) for part in (first, last, step))
     start, end, by = float(first), float(last), float(step)
+    if not all(math.isfinite(x) for x in (start, end, by)):
+        raise SpaceError(f"--vary {text!r}; allowed: numbers up to 1e308")
     if how == "x" and (by <= 1 or start <= 0):
         raise SpaceError(f"--vary {text!r}: x needs a factor above 1 and a start above 0")
     if how == "+" and by <= 0:
@@ -63,7 +74,10 @@ def _expand(text: str, first: str, last: str, how: str, step: str) -> tuple[Valu
     # The tolerance keeps 0.1..0.3:+0.1 from losing its end to rounding.
     limit = end + abs(end) * 1e-9
     for i in range(MAX_VALUES + 1):
-        current = start * by**i if how == "x" else start + by * i
+        try:
+            current = start * by**i if how == "x" else start + by * i
+        except OverflowError:
+            break
         if current > limit:
             break
         values.append(round(current) if whole else float(f"{current:.12g}"))

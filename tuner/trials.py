@@ -7,10 +7,15 @@ that a killed process left running are closed.
 
 from __future__ import annotations
 
+import math
+import os
+import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import optuna
+import psutil
 from optuna.storages import BaseStorage
 from optuna.trial import TrialState
 
@@ -22,6 +27,25 @@ from tuner.samplers import GuidedSampler, Proposal, distributions
 
 ADDRESS = "measurement"
 """The user attribute that holds a measurement's content address."""
+
+OWNER = "owner"
+"""The user attribute of an open trial: the host, process and its start that work on it."""
+
+
+def _owner(pid: int) -> str:
+    return f"{socket.gethostname()} {pid} {psutil.Process(pid).create_time():.2f}"
+
+
+def _alive(owner: str) -> bool:
+    """Whether the process that opened a trial may still work on it; on other hosts it may."""
+    host, _, rest = owner.partition(" ")
+    if host != socket.gethostname():
+        return bool(owner)
+    pid = int(rest.split()[0])
+    try:
+        return _owner(pid) == owner
+    except psutil.Error:
+        return False
 
 
 @dataclass(frozen=True)
@@ -69,7 +93,7 @@ class Trials:
         """Make Optuna's trials agree with the measurements of this study's space."""
         trials = self._optuna.get_trials(deepcopy=False)
         for trial in trials:
-            if trial.state == TrialState.RUNNING:
+            if trial.state == TrialState.RUNNING and not _alive(trial.user_attrs.get(OWNER, "")):
                 self._optuna.tell(trial.number, state=TrialState.FAIL)
         held = {trial.user_attrs.get(ADDRESS) for trial in trials}
         for measurement in measurements:
@@ -78,7 +102,7 @@ class Trials:
 
     def _frozen(self, measurement: Measurement) -> optuna.trial.FrozenTrial:
         value = self._objective.value(measurement)
-        failed = value != value  # NaN: a failure, or memory that wasn't observed
+        failed = math.isnan(value)  # a failure, or memory that wasn't observed
         return optuna.trial.create_trial(
             params=measurement.configuration.to_json(),
             distributions=distributions(self._study.space),
@@ -94,18 +118,21 @@ class Trials:
         if proposal.configuration is None:
             return Asked(None, proposal.reason)
         trial = self._optuna.ask(distributions(self._study.space))
+        trial.set_user_attr(OWNER, _owner(os.getpid()))
         return Asked(proposal.configuration, proposal.reason, trial)
 
     def tell(self, asked: Asked, measurement: Measurement) -> None:
         """Close the trial with its measurement's address and value."""
         if asked.trial is None:
             return
-        asked.trial.set_user_attr(ADDRESS, measurement.address)
         value = self._objective.value(measurement)
-        if value != value:
-            self._optuna.tell(asked.trial, state=TrialState.FAIL)
-        else:
-            self._optuna.tell(asked.trial, value)
+        # The measurement is stored; a trial that somebody closed meanwhile can be made anew.
+        with suppress(optuna.exceptions.UpdateFinishedTrialError):
+            asked.trial.set_user_attr(ADDRESS, measurement.address)
+            if math.isnan(value):
+                self._optuna.tell(asked.trial, state=TrialState.FAIL)
+            else:
+                self._optuna.tell(asked.trial, value)
 
     def fitted(self, measurements: Sequence[Measurement]) -> TreesPredictor | None:
         """A model of `measurements` and the history; None if none of them worked."""
@@ -131,7 +158,7 @@ class Trials:
             seconds=float(found.seconds[0]),
             low=float(found.low[0]),
             high=float(found.high[0]),
-            peak_bytes=peak if peak == peak else None,
+            peak_bytes=None if math.isnan(peak) else peak,
             extrapolating=bool(found.extrapolating[0]),
             calibrated=self._calibrated,
         )

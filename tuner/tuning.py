@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,9 +23,10 @@ from collectors.script import runner
 from collectors.script.command import script_workload
 from db.store import Store
 from perfmodel.artifact import save
-from perfmodel.errors import Interrupted, StudyError
+from perfmodel.errors import Interrupted, MeasurementError, StorageError, StudyError
 from perfmodel.history import Launch, Study
-from perfmodel.records import Configuration, Measurement
+from perfmodel.predictors.trees import fit_predictor
+from perfmodel.records import Configuration, Facts, Measurement, Value
 from tuner.calibration import known_calibration, measure_calibration
 from tuner.jobs.script import ScriptJob
 from tuner.launch import Chosen, launch_run
@@ -33,6 +35,7 @@ from tuner.report.document import launch_document, outcome_document
 from tuner.report.progress import ProgressReport
 from tuner.report.table import headline, launch_lines, report_console, trials_table
 from tuner.study import Limits, Outcome, Search
+from tuner.study_records import StudyRecords
 from tuner.trials import Trials
 
 
@@ -54,6 +57,14 @@ class Request:
     database: str | None
     json: bool
 
+    @property
+    def limits_of_trial(self) -> Facts:
+        """What a trial may use, as conditions of its measurement."""
+        limits: dict[str, Value] = {"deadline_seconds": self.deadline_seconds}
+        if self.memory_limit_bytes is not None:
+            limits["memory_limit_bytes"] = self.memory_limit_bytes
+        return Facts(limits)
+
 
 def tune(request: Request) -> int:
     """Do it; the exit code: 0, or the launched run's own.
@@ -69,7 +80,7 @@ def tune(request: Request) -> int:
         study = Study(
             device=device,
             software=software,
-            workload=script_workload(job.command),
+            workload=script_workload(job.command, step_optimizer=request.step_optimizer),
             space=job.space,
             objective=job.objective.name,
             samples=job.objective.samples,
@@ -84,6 +95,7 @@ def tune(request: Request) -> int:
         document = outcome_document(outcome, job.objective, assumed=job.assumed)
         if not request.json:
             _print_outcome(outcome, job)
+        _keep_model(store, job, outcome, console)
         status = 0
         if request.launch:
             launched = _launch(request, store, outcome, console)
@@ -97,23 +109,14 @@ def tune(request: Request) -> int:
 def _study(request: Request, store: Store, study: Study, console: Console) -> Outcome:
     """Search, confirm, or only look up, as the request and what is known say."""
     job = request.job
-    known = store.measurements(
-        device=study.device, software=study.software, workload=study.workload
-    )
-    related = store.measurements(device=study.device, kind="step", name=study.workload.name)
-    command = study.workload.parameters["command"]
-    history = [
-        m
-        for m in related
-        if m.workload.parameters.get("command") == command
-        and (m.workload, m.software) != (study.workload, study.software)
-    ]
+    records = StudyRecords(store, study)
+    history = records.history()
     with store.explaining():
         trials = Trials(
             study,
             job.objective,
             job.default,
-            history=history,
+            history=[*history, *records.read()] if request.retune else history,
             storage=store.optuna_storage(),
             seed=request.seed,
             calibrated=known_calibration(store, study.device, study.software) is not None,
@@ -126,40 +129,34 @@ def _study(request: Request, store: Store, study: Study, console: Console) -> Ou
             default=job.default,
             limits=limits,
             measure=_measurer(request, study),
-            records=store,
+            records=records,
             trials=trials,
             observer=progress,
-            known=known,
+            limits_of_trial=request.limits_of_trial,
+            afresh=request.retune,
         )
         if request.launch_only:
-            return _looked_up(search)
-        if search.concluded() and not request.retune:
+            return _looked_up(search, console)
+        if search.concluded() and search.compared():
             _say(console, "known: this study was carried through before; one confirming trial")
             return search.confirm()
         if search.measurements:
             _say(console, f"going on with {len(search.measurements)} earlier measurements")
         _announce(request, console)
         with store.explaining():
-            outcome = search.run()
-        _keep_model(store, trials, outcome)
-        return outcome
+            return search.run()
 
 
-def _keep_model(store: Store, trials: Trials, outcome: Outcome) -> None:
-    """Keep what the study has taught the model, for others who use this database."""
-    predictor = trials.fitted(outcome.measurements)
-    if predictor is not None:
-        trained_on = {"study": outcome.study.address, "measurements": len(outcome.measurements)}
-        store.add_model(save(predictor), kind="step", trained_on=trained_on)
-
-
-def _looked_up(search: Search) -> Outcome:
+def _looked_up(search: Search, console: Console) -> Outcome:
     if not search.ranking():
         raise StudyError(
-            "--launch-only, but nothing is known of this command on this device",
-            next_command="run ... (without --launch-only) measures first",
+            "--launch-only, but nothing is known of this command on this device; leave it out to "
+            "measure first"
         )
-    return search.outcome(stopped="nothing was measured (--launch-only)", already_known=True)
+    outcome = search.outcome(stopped="nothing was measured (--launch-only)", already_known=True)
+    if not outcome.compared:
+        _say(console, "note: the winner was never compared with this default")
+    return outcome
 
 
 def _announce(request: Request, console: Console) -> None:
@@ -180,14 +177,12 @@ def _measurer(request: Request, study: Study) -> Callable[[Configuration], Measu
     numbers = itertools.count(1)
     rule = StoppingRule(max_seconds=request.trial_seconds)
     limits = runner.Limits(
-        deadline_seconds=min(request.deadline_seconds, request.budget_seconds),
+        deadline_seconds=request.deadline_seconds,
         memory_limit_bytes=request.memory_limit_bytes,
     )
 
     def measure(configuration: Configuration) -> Measurement:
-        with tempfile.TemporaryDirectory(
-            prefix="perfmodel-trial-", ignore_cleanup_errors=True
-        ) as folder:
+        with _temporary_folder() as folder:
             trial = runner.Trial(
                 command=job.command,
                 configuration=configuration,
@@ -195,7 +190,7 @@ def _measurer(request: Request, study: Study) -> Callable[[Configuration], Measu
                 software=study.software,
                 workload=study.workload,
                 name=str(next(numbers)),
-                folder=Path(folder),
+                folder=folder,
                 rule=rule,
                 limits=limits,
                 step_optimizer=request.step_optimizer,
@@ -203,6 +198,20 @@ def _measurer(request: Request, study: Study) -> Callable[[Configuration], Measu
             return runner.run_trial(trial)
 
     return measure
+
+
+@contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """A trial's own folder, removed after it; MeasurementError where none can be made."""
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="perfmodel-trial-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise MeasurementError(
+            f"no folder for a trial can be made in {tempfile.gettempdir()}: {error.strerror}; set "
+            "TMPDIR to a folder with space"
+        ) from error
+    with folder as name:
+        yield Path(name)
 
 
 def _calibrate(store: Store, study: Study, console: Console, interpreter: str | None) -> None:
@@ -221,23 +230,45 @@ def _calibrate(store: Store, study: Study, console: Console, interpreter: str | 
 def _launch(request: Request, store: Store, outcome: Outcome, console: Console) -> Launch:
     """Start the whole run with the winner and record what it reached."""
     _say(console, f"launching with {outcome.winner}")
-    chosen = Chosen(outcome.study, outcome.winner, outcome.expected)
+    folder = Path("tune-launches", datetime.now().strftime("%Y%m%d-%H%M%S"))
+    if request.job.command.uses_trial_dir:
+        _say(console, f"{{trial_dir}} of the launch is {folder}")
     launched = launch_run(
         request.job.command,
-        chosen,
+        Chosen(outcome.study, outcome.winner, outcome.expected),
+        folder=folder,
         step_optimizer=request.step_optimizer,
         output=sys.stderr.fileno() if request.json else None,
     )
-    store.add_launch(launched)
+    try:
+        store.add_launch(launched)
+    except StorageError as error:  # the run is over: its own exit code matters more
+        _say(console, f"error: the launch was not recorded: {error.message}")
     for line in launch_lines(launched, request.job.objective):
         _say(console, line)
     return launched
 
 
+def _keep_model(store: Store, job: ScriptJob, outcome: Outcome, console: Console) -> None:
+    """Keep what a new study has taught the model, for others who use this database."""
+    if outcome.already_known:
+        return
+    predictor = fit_predictor(
+        outcome.study.space, outcome.measurements, size_names=job.objective.size_names
+    )
+    trained_on = {"study": outcome.study.address, "measurements": len(outcome.measurements)}
+    try:
+        store.add_model(save(predictor), kind="step", trained_on=trained_on)
+    except StorageError as error:
+        _say(console, f"note: the model was not kept: {error.message}")
+
+
 def _print_outcome(outcome: Outcome, job: ScriptJob) -> None:
     console = report_console()
     console.print(trials_table(outcome, job.objective))
-    for line in headline(outcome, job.objective, assumed=job.assumed):
+    for line in headline(
+        outcome, job.objective, assumed=job.assumed, default_given=job.default_given
+    ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(f"stopped: {outcome.stopped}", markup=False, highlight=False, soft_wrap=True)
 
@@ -253,7 +284,11 @@ def _interruptible() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> Any:
         raise KeyboardInterrupt
 
-    before = {s: signal.signal(s, stop) for s in (signal.SIGTERM, signal.SIGHUP)}
+    # A signal that is ignored already (nohup) stays so.
+    caught = [
+        s for s in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is not signal.SIG_IGN
+    ]
+    before = {s: signal.signal(s, stop) for s in caught}
     try:
         yield
     except KeyboardInterrupt as error:

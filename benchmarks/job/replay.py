@@ -55,7 +55,7 @@ class Replayer:
 
 @dataclass
 class Unobserved:
-    """A study's observer and records that keep nothing."""
+    """A study's observer, and its records in memory."""
 
     kept: list[Measurement] = field(default_factory=list)
 
@@ -68,10 +68,13 @@ class Unobserved:
     def note(self, text: str) -> None:
         """Nobody watches."""
 
-    def add(self, measurements: Sequence[Measurement], /) -> int:
-        """Keep them in memory."""
-        self.kept.extend(measurements)
-        return len(measurements)
+    def add(self, measurement: Measurement, /) -> None:
+        """Keep it in memory."""
+        self.kept.append(measurement)
+
+    def read(self) -> Sequence[Measurement]:
+        """What was kept."""
+        return self.kept
 
 
 def guided(sweep: Sweep, seed: int) -> Choice:

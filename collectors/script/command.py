@@ -139,14 +139,18 @@ class ScriptCommand:
         return tuple(found) if self.is_python else ()
 
 
-def script_workload(command: ScriptCommand) -> Workload:
+def script_workload(command: ScriptCommand, *, step_optimizer: int | None = None) -> Workload:
     """The workload that `command` stands for: its template and the content of its script.
 
-    The same command after an edit of the script is another workload.
+    The same command after an edit of the script is another workload, and so it is when a step
+    means something else (`step_optimizer`).
     """
     script = command.script
     source = hashlib.sha256(script.read_bytes()).hexdigest() if script else ""
     name = script.stem if script else Path(command.template[0]).name
     if script is not None and name == "__main__":
         name = script.parent.name
-    return Workload("step", name, Facts(command=command.text, source=source))
+    facts: dict[str, Value] = {"command": command.text, "source": source}
+    if step_optimizer is not None:
+        facts["step_optimizer"] = step_optimizer
+    return Workload("step", name, Facts(facts))

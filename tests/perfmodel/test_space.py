@@ -54,4 +54,6 @@ def test_what_is_refused() -> None:
 
 
 def test_one_and_true_are_two_values() -> None:
-    assert len(Space((Parameter("x", (1, True, 1.0)),))) == 3
+    assert len(Space((Parameter("x", (1, True, "1")),))) == 3
+    with pytest.raises(SpaceError, match="twice"):
+        Parameter("x", (1, 1.0))

@@ -122,6 +122,21 @@ def test_the_terminal_is_the_runs_own() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7, output
 
 
+def test_ctrl_z_stops_us_with_the_run_and_both_go_on() -> None:
+    script = "import time\nprint('ready', flush=True)\ntime.sleep(2)\nprint('woke', flush=True)\n"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(sys.executable, driver([sys.executable, "-c", script]))
+    _read_until(terminal, b"ready")
+    os.write(terminal, b"\x1a")
+    waited, status = os.waitpid(pid, os.WUNTRACED)
+    assert waited == pid
+    assert os.WIFSTOPPED(status)
+    os.kill(pid, signal.SIGCONT)
+    _read_until(terminal, b"exit 0")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
 def _read_until(terminal: int, wanted: bytes) -> bytes:
     output, deadline = b"", time.monotonic() + 60
     while wanted not in output and time.monotonic() < deadline:

@@ -28,7 +28,7 @@ from tuner.space_syntax import parse_defaults, parse_parameter, parse_space, wit
         ("b=fp32,bf16", ("fp32", "bf16")),
         ("b=,--compile", ("", "--compile")),
         ("b=007,1", ("007", 1)),
-        ("b=1.0,1", (1.0, 1)),
+        ("b=1.0,2", (1.0, 2)),
         ("b=a=b", ("a=b",)),
     ],
 )
@@ -42,7 +42,9 @@ def test_values(text: str, values: tuple[object, ...]) -> None:
     "text",
     [
         "b", "=1", "1b=2", "b c=1", "b=", "b=4..", "b=..4", "b=9..1", "b=1..9:x1", "b=0..9:x2",
-        "b=1..9:+0", "b=1..9:-1", "b=a..z", "b=1..1000000000", "b=1,1", "b=1..2..3",
+        "b=1..9:+0", "b=1..9:-1", "b=a..z", "b=1..1000000000", "b=1e999", "b=1..1e999:x2",
+        "b=1..1e300:x1e200x",
+        "b=" + "1" * 5000, "b=1,1", "b=1..2..3",
     ],
 )  # fmt: skip
 def test_refused(text: str) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import optuna
 import pytest
 
 from perfmodel.errors import StudyError
@@ -24,6 +25,7 @@ class World:
     fails: Callable[[Configuration], Failure | None] = lambda c: None
     cost: float = 4.0
     now: float = 0.0
+    before: Sequence[Measurement] = ()
     kept: list[Measurement] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     space: Space | None = None
@@ -36,9 +38,11 @@ class World:
             measured = replace(measured, samples=(), failure=failure)
         return replace(measured, conditions=Facts(elapsed_seconds=self.cost))
 
-    def add(self, measurements: Sequence[Measurement]) -> int:
-        self.kept += measurements
-        return len(measurements)
+    def add(self, measurement: Measurement) -> None:
+        self.kept.append(measurement)
+
+    def read(self) -> Sequence[Measurement]:
+        return [*self.before, *self.kept]
 
     def started(self, number: int, configuration: Configuration, purpose: str) -> None:
         pass
@@ -135,8 +139,8 @@ def test_going_on_repeats_nothing(script: Scripts) -> None:
     world = World(script(7))
     world.search(trials=6).run()
     before = list(world.kept)
-    again = World(script(7))
-    again.search(trials=6, known=before).run()
+    again = World(script(7), before=[m for m in before if m.conditions["purpose"] == "trial"])
+    again.search(trials=6).run()
     assert not set(again.purposes("trial")) & {m.configuration for m in before}
 
 
@@ -145,8 +149,8 @@ def test_known_is_confirmed_by_one_trial(script: Scripts) -> None:
     search = world.search(trials=8)
     assert not search.concluded()
     outcome = search.run()
-    again = World(script(7))
-    search = again.search(known=world.kept)
+    again = World(script(7), before=world.kept)
+    search = again.search()
     assert search.concluded()
     confirmed = search.confirm()
     assert confirmed.already_known
@@ -158,12 +162,13 @@ def test_known_is_confirmed_by_one_trial(script: Scripts) -> None:
 def test_a_changed_machine_is_noticed(script: Scripts) -> None:
     world = World(script(7))
     world.search(trials=8).run()
-    slower = World(script(7, slower=1.5))
-    slower.search(known=world.kept).confirm()
-    assert any("slower than remembered" in note for note in slower.notes)
-    broken = World(script(7), fails=lambda c: Failure(FailureReason.CRASH, "gone"))
+    slower = World(script(7, slower=1.5), before=world.kept)
+    slower.search().confirm()
+    assert any("worse than remembered" in note for note in slower.notes)
+    gone = Failure(FailureReason.CRASH, "gone")
+    broken = World(script(7), fails=lambda c: gone, before=world.kept)
     with pytest.raises(StudyError, match="no longer runs: crash: gone"):
-        broken.search(known=world.kept).confirm()
+        broken.search().confirm()
 
 
 def test_a_default_that_fails_is_a_trial_like_any_other(script: Scripts) -> None:
@@ -179,21 +184,74 @@ def test_a_default_that_fails_is_a_trial_like_any_other(script: Scripts) -> None
     assert search.concluded()
 
 
-@pytest.mark.parametrize("reason", [FailureReason.NOT_PROBED, FailureReason.NO_STEPS])
-def test_what_every_configuration_shares_ends_the_study_at_once(
-    script: Scripts, reason: FailureReason
-) -> None:
-    world = World(script(2), fails=lambda c: Failure(reason, "why", output="last words"))
-    with pytest.raises(StudyError, match=f"{reason}: why") as caught:
+def test_what_every_configuration_shares_ends_the_study_at_once(script: Scripts) -> None:
+    why = Failure(FailureReason.NOT_PROBED, "why", output="last words")
+    world = World(script(2), fails=lambda c: why)
+    with pytest.raises(StudyError, match="not_probed: why") as caught:
         world.search().run()
     assert len(world.kept) == 1
     assert "last words" in caught.value.context
 
 
-def test_the_same_crash_twice_ends_the_study(script: Scripts) -> None:
-    world = World(script(2), fails=lambda c: Failure(FailureReason.CRASH, "KeyError: 'x'"))
-    with pytest.raises(StudyError, match="2 tried"):
+@pytest.mark.parametrize("reason", [FailureReason.CRASH, FailureReason.NO_STEPS])
+def test_the_same_failure_again_and_again_ends_the_study(
+    script: Scripts, reason: FailureReason
+) -> None:
+    world = World(script(2), fails=lambda c: Failure(reason, "KeyError: 'x'"))
+    with pytest.raises(StudyError, match="3 tried"):
         world.search().run()
+
+
+def test_what_failed_yesterday_may_work_today(script: Scripts) -> None:
+    """A data set was missing; now it isn't. The default and the rest are tried again."""
+    missing = World(script(2), fails=lambda c: Failure(FailureReason.CRASH, "no data"))
+    with pytest.raises(StudyError):
+        missing.search().run()
+    mended = World(script(2), before=missing.kept)
+    outcome = mended.search(trials=5).run()
+    assert mended.purposes("trial")[0] == mended.script.default
+    assert outcome.compared
+
+
+def test_a_tighter_deadline_is_not_the_last_word(script: Scripts) -> None:
+    late = script(2)
+    slow = sorted(late.space, key=late.seconds)[-60:]
+    first = World(
+        late, fails=lambda c: Failure(FailureReason.TIMEOUT, "late") if c in slow else None
+    )
+    first.search(trials=12, limits_of_trial=Facts(deadline_seconds=8.0)).run()
+    timed_out = {m.configuration for m in first.kept if not m.ok}
+    assert timed_out, "the replay must run into the deadline"
+    same = World(script(2), before=first.kept).search(limits_of_trial=Facts(deadline_seconds=8.0))
+    more = World(script(2), before=first.kept).search(limits_of_trial=Facts(deadline_seconds=60.0))
+    assert timed_out <= {m.configuration for m in same.everything if same._final(m)}
+    assert not timed_out & {m.configuration for m in more.everything if more._final(m)}
+
+
+def test_another_default_keeps_the_winner(script: Scripts) -> None:
+    """What was decided stays decided; only the new default is measured and compared."""
+    world = World(script(3))
+    winner = world.search(trials=12).run().winner
+    other = next(c for c in world.script.space if c not in {m.configuration for m in world.kept})
+    again = World(script(3), before=world.kept)
+    search = again.search(default=other)
+    assert search.concluded()
+    assert not search.compared()
+    assert search.outcome(stopped="").winner == winner
+    outcome = search.run()
+    assert again.purposes("trial") == [other]
+    assert outcome.compared
+    assert again.script.throughput(outcome.winner) >= 0.97 * again.script.throughput(winner)
+
+
+def test_retune_measures_again(script: Scripts) -> None:
+    world = World(script(3))
+    world.search(trials=8).run()
+    again = World(script(3), before=world.kept)
+    outcome = again.search(trials=8, afresh=True).run()
+    assert again.purposes("trial")[0] == world.script.default
+    assert len(again.purposes("trial")) == 8
+    assert set(outcome.measurements) == set(again.kept)
 
 
 def test_optuna_agrees_with_the_measurements(script: Scripts) -> None:
@@ -208,7 +266,7 @@ def test_optuna_agrees_with_the_measurements(script: Scripts) -> None:
     assert [t.value for t in told] == pytest.approx([objective.value(m) for m in trials])
     assert [Configuration(t.params) for t in told] == [m.configuration for m in trials]
 
-    anew = World(script(4)).search(known=world.kept).trials
+    anew = World(script(4), before=world.kept).search().trials
     anew.synchronise(world.kept)
     anew.synchronise(world.kept)
     assert len(anew._optuna.get_trials()) == len(world.kept)
@@ -222,3 +280,20 @@ def test_other_objectives_have_their_own_best(script: Scripts) -> None:
     )
     assert objective.score(light) > objective.score(heavy)
     assert objective.text(objective.value(light)).endswith("MiB")
+
+
+def test_two_workers_share_one_study(script: Scripts) -> None:
+    """Each sees what the other has measured, and neither closes the other's open trial."""
+    both = World(script(6))
+    first, second = both.search(trials=3), both.search(trials=3)
+    second.trials = first.trials  # one Optuna study, as on one database
+    asked = first.trials.ask(first.measurements)
+    assert asked.configuration is not None
+    first.trials.synchronise(first.measurements)
+    assert [t.state.name for t in first.trials._optuna.get_trials()] == ["RUNNING"]
+    first.trials._optuna.tell(asked.trial, state=optuna.trial.TrialState.FAIL)
+    first.trials.tell(asked, both.measure(asked.configuration))
+    first.run()
+    second._search()
+    searched = both.purposes("trial")
+    assert len(searched) == len(set(searched)) == 6

@@ -54,4 +54,7 @@ def _calibrate(db: str | None, interpreter: str) -> None:
     software = recognise_software(interpreter)
     device = recognise_device(software)
     with Store.open(db) as store:
-        measure_calibration(store, device, software, interpreter=interpreter)
+        measured = measure_calibration(store, device, software, interpreter=interpreter)
+    for measurement in measured:
+        if measurement.failure is not None:
+            typer.echo(f"calibration failed: {measurement.failure.detail}", err=True)

@@ -50,7 +50,8 @@ def main() -> NoReturn:
         if error.context:
             typer.echo(error.context, err=True)
         typer.echo(f"error: {error.message}", err=True)
-        if error.next_command:
-            typer.echo(f"try: {name} {error.next_command}", err=True)
+        following = error.next_command or ("run --help" if error.exit_code == 2 else "")
+        if following:
+            typer.echo(f"try: {name} {following}", err=True)
         status = error.exit_code
     sys.exit(status)

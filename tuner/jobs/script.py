@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from collectors.script import runtime_parameters
 from collectors.script.command import TRIAL_DIR, ScriptCommand
-from perfmodel.errors import UsageError
+from perfmodel.errors import SpaceError, UsageError
 from perfmodel.records import Configuration, Value
 from perfmodel.space import Space
 from tuner.objective import Objective, objective_for
@@ -20,13 +20,15 @@ from tuner.space_syntax import parse_defaults, parse_space, with_default
 class ScriptJob:
     """A command with the space of its placeholders and runtime parameters.
 
-    `assumed` names the parameters whose default value no `--default` gave.
+    `assumed` names the parameters whose default value is neither given nor known from the
+    environment; `default_given` says whether there was any `--default`.
     """
 
     command: ScriptCommand
     space: Space
     default: Configuration
     assumed: tuple[str, ...]
+    default_given: bool
     objective: Objective
 
 
@@ -55,7 +57,11 @@ def script_job(
     _check_names(script, space)
     given = parse_defaults(default)
     present = _present_values(script, space, os.environ)
-    space, chosen = with_default(space, {**present, **given})
+    try:
+        space, chosen = with_default(space, {**present, **given})
+    except SpaceError:  # what the environment says today breaks a constraint with what is given
+        present = {}
+        space, chosen = with_default(space, given)
     _check_values(script, space)
     assumed = tuple(n for n in space.names if n not in given and n not in present)
     return ScriptJob(
@@ -63,6 +69,7 @@ def script_job(
         space=space,
         default=chosen,
         assumed=assumed,
+        default_given=bool(given),
         objective=objective_for(
             space, name=objective, samples=samples, samples_global=samples_global
         ),
@@ -91,7 +98,7 @@ def _check_values(script: ScriptCommand, space: Space) -> None:
 def _present_values(
     script: ScriptCommand, space: Space, environment: Mapping[str, str]
 ) -> dict[str, Value]:
-    """What the runtime parameters are today, where that is known and among the values.
+    """What the runtime parameters are today, where that is known; it joins the space.
 
     Without this a user who never set OMP_NUM_THREADS would be compared with one thread, which
     nobody runs.
@@ -103,6 +110,6 @@ def _present_values(
         if parameter.name in script.placeholders:
             continue
         value = runtime_parameters.present(parameter.name, environment)
-        if value is not None and value in parameter.values:
+        if value is not None:
             found[parameter.name] = value
     return found

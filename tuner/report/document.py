@@ -8,6 +8,7 @@ from typing import Any
 
 from perfmodel.history import Launch
 from perfmodel.records import Measurement
+from tuner.finals import CONFIDENCE, Gain
 from tuner.objective import Objective
 from tuner.study import Outcome
 
@@ -21,25 +22,30 @@ def outcome_document(
     outcome: Outcome, objective: Objective, *, assumed: Sequence[str]
 ) -> dict[str, Any]:
     """Everything `tune run` found; times in seconds, sizes in bytes, gains as ratios."""
-    gain = outcome.gain
     return {
         "study": {"address": outcome.study.address, **outcome.study.to_json()},
         "default": outcome.default.to_json(),
         "assumed": list(assumed),
         "winner": outcome.winner.to_json(),
-        "gain": gain
-        and {
-            "ratio": gain.gain,
-            "low": finite(gain.low),
-            "high": finite(gain.high),
-            "confidence": 0.95,
-            "rounds": gain.rounds,
-        },
+        "gain": _gain(outcome.gain) if outcome.gain else None,
+        "gains": [{"configuration": g.configuration.to_json(), **_gain(g)} for g in outcome.gains],
+        "compared": outcome.compared,
         "predicted": outcome.predicted.to_json() if outcome.predicted else None,
+        "expected": outcome.expected.to_json() if outcome.expected else None,
         "stopped": outcome.stopped,
         "already_known": outcome.already_known,
         "measured_now": outcome.measured_now,
         "trials": [_trial(m, objective) for m in outcome.measurements],
+    }
+
+
+def _gain(gain: Gain) -> dict[str, Any]:
+    return {
+        "ratio": finite(gain.gain),
+        "low": finite(gain.low),
+        "high": finite(gain.high),
+        "confidence": CONFIDENCE,
+        "rounds": gain.rounds,
     }
 
 

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from collectors.clock import warnings
 from perfmodel.history import Launch
-from perfmodel.records import Configuration, Measurement, Prediction
-from tuner.finals import Gain
+from perfmodel.records import Configuration, Measurement, Prediction, value_text
+from tuner.finals import CONFIDENCE, Gain
 from tuner.objective import Objective
 from tuner.quantities import bytes_text, number_text, seconds_text
 from tuner.study import Outcome, failure_text
@@ -38,8 +38,9 @@ def percent(ratio: float) -> str:
 
 def gain_text(gain: Gain) -> str:
     """`+31.0 % (95 % interval +28.2 % … +33.9 %, 3 interleaved rounds)`."""
+    interval = f"{percent(gain.low)} … {percent(gain.high)}"
     return (
-        f"{percent(gain.gain)} (95 % interval {percent(gain.low)} … {percent(gain.high)}, "
+        f"{percent(gain.gain)} ({100 * CONFIDENCE:.0f} % interval {interval}, "
         f"{gain.rounds} interleaved rounds)"
     )
 
@@ -67,7 +68,7 @@ def trials_table(outcome: Outcome, objective: Objective) -> Table:
     for measurement in outcome.measurements:
         by_configuration.setdefault(measurement.configuration, []).append(measurement)
     for configuration, runs in by_configuration.items():
-        names = [str(configuration.to_json()[n]) for n in outcome.study.space.names]
+        names = [value_text(configuration[n]) for n in outcome.study.space.names]
         style = "bold" if configuration == outcome.winner else None
         table.add_row(
             *names, *_cells(runs, objective), _status(configuration, runs, outcome), style=style
@@ -97,30 +98,23 @@ def _status(configuration: Configuration, runs: Sequence[Measurement], outcome: 
         marks.append("default")
     if configuration == outcome.winner:
         marks.append("winner")
-    failed = [m for m in runs if not m.ok]
-    marks.append(failure_text(failed[-1]) if failed else "ok")
+    marks.append(failure_text(runs[-1]))
     return ", ".join(marks)
 
 
-def headline(outcome: Outcome, objective: Objective, *, assumed: Sequence[str]) -> list[str]:
+def headline(
+    outcome: Outcome, objective: Objective, *, assumed: Sequence[str], default_given: bool
+) -> list[str]:
     """The lines under the table: default, winner, gain, prediction beside measurement."""
     lines = []
     worked = [m for m in outcome.of(outcome.default) if m.ok]
     value = statistics.median(objective.value(m) for m in worked) if worked else math.nan
-    word = "assumed default" if set(assumed) >= set(outcome.study.space.names) else "default"
+    word = "default" if default_given else "assumed default"
     reached = objective.text(value) if worked else "did not run"
     lines.append(f"{word}: {outcome.default}: {reached}")
-    best = statistics.median(objective.value(m) for m in outcome.of(outcome.winner) if m.ok)
-    if outcome.winner == outcome.default:
-        lines.append("winner: the default stays; nothing beat it by more than the noise")
-    else:
-        lines.append(f"winner: {outcome.winner}: {objective.text(best)}")
-        if outcome.gain is not None and word == "default":
-            lines.append(f"gain: {gain_text(outcome.gain)}")
-            if assumed:
-                lines.append(f"assumed, because no --default names it: {', '.join(assumed)}")
-        elif word != "default":
-            lines.append("gain: not shown, since no --default says what you run today")
+    lines += _winner_lines(outcome, objective, default_given=default_given)
+    if assumed and default_given:
+        lines.append(f"assumed, because no --default names it: {', '.join(assumed)}")
     lines += _doubts(outcome)
     if outcome.predicted is not None:
         seconds = statistics.median(m.seconds for m in outcome.of(outcome.winner) if m.ok)
@@ -128,6 +122,24 @@ def headline(outcome: Outcome, objective: Objective, *, assumed: Sequence[str]) 
             f"predicted for the winner, unseen: {prediction_text(outcome.predicted)};"
             f" measured: {seconds_text(seconds)}/step"
         )
+    return lines
+
+
+def _winner_lines(outcome: Outcome, objective: Objective, *, default_given: bool) -> list[str]:
+    if outcome.winner == outcome.default:
+        if outcome.gains:
+            return ["winner: the default stays; nothing beat it by more than the noise"]
+        return ["winner: the default stays; nothing else could be compared with it"]
+    best = statistics.median(objective.value(m) for m in outcome.of(outcome.winner) if m.ok)
+    lines = [f"winner: {outcome.winner}: {objective.text(best)}"]
+    if not default_given:
+        lines.append("gain: not shown, since no --default says what you run today")
+    elif outcome.gain is not None:
+        lines.append(f"gain: {gain_text(outcome.gain)}")
+    elif not any(m.ok for m in outcome.of(outcome.default)):
+        lines.append("gain: unknown, since the default doesn't run")
+    else:
+        lines.append("gain: unknown, since the default was not part of the finals")
     return lines
 
 
