@@ -2,96 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
 from perfmodel.errors import UsageError
 from tuner.cli.options import Database, Json
-
-EXAMPLE = """Example:
-
-tune run --vary batch_size=4..64:x2 --vary threads=1,2 --default batch_size=16 --budget 5m
--- python train.py --batch-size {batch_size}
-"""
+from tuner.cli.run_options import (
+    Budget,
+    Command,
+    Deadline,
+    Default,
+    LaunchIt,
+    LaunchOnly,
+    MemoryLimit,
+    ObjectiveName,
+    Require,
+    Retune,
+    Samples,
+    SamplesGlobal,
+    Seed,
+    StepOptimizer,
+    TrialCount,
+    TrialTime,
+    Vary,
+)
 
 
 def run(
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="-- COMMAND...",
-            help="Your own training command, unmodified; {name} is filled from the configuration.",
-            show_default=False,
-        ),
-    ] = None,
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUES",
-            help="A parameter and its values: 4..64:x2, 8..64:+8, 1..4, 1,2,8, true,false, words.",
-            show_default=False,
-        ),
-    ] = None,
-    default: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="What you run today: measured first, and beaten only by more than the noise.",
-            show_default=False,
-        ),
-    ] = None,
-    require: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="EXPRESSION",
-            help='A constraint, such as "batch_size*accumulation==64".',
-            show_default=False,
-        ),
-    ] = None,
-    budget: Annotated[str, typer.Option(help="Wall time of the whole search.")] = "10m",
-    trials: Annotated[int, typer.Option(help="Most configurations to try.")] = 20,
-    objective: Annotated[
-        str, typer.Option(help="samples_per_second, step_seconds or peak_memory.")
-    ] = "samples_per_second",
-    samples: Annotated[
-        str,
-        typer.Option(metavar="EXPRESSION", help="Samples of a step and rank. Default: batch_size."),
-    ] = "",
-    samples_global: Annotated[
-        bool, typer.Option("--samples-global", help="--samples already counts every rank.")
-    ] = False,
-    trial_time: Annotated[
-        str, typer.Option(help="Most time spent timing steps in one trial, after warm-up.")
-    ] = "10s",
-    deadline: Annotated[
-        str, typer.Option(help="A trial that takes longer is ended and counts as timed out.")
-    ] = "2m",
-    memory_limit: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE", help="Host memory of a trial, such as 8GiB.", show_default=False
-        ),
-    ] = None,
-    step_optimizer: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Count only calls of the N-th optimizer (from 0) as steps.",
-            show_default=False,
-            min=0,
-        ),
-    ] = None,
-    launch: Annotated[
-        bool, typer.Option("--launch/--no-launch", help="Start the whole run with the winner.")
-    ] = True,
-    launch_only: Annotated[
-        bool, typer.Option("--launch-only", help="Measure nothing: launch what is known already.")
-    ] = False,
-    retune: Annotated[
-        bool, typer.Option("--retune", help="Search again although the answer is known.")
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the search's random choices.")] = 0,
+    command: Command = None,
+    vary: Vary = None,
+    default: Default = None,
+    require: Require = None,
+    budget: Budget = "10m",
+    trials: TrialCount = 20,
+    objective: ObjectiveName = "samples_per_second",
+    samples: Samples = "",
+    samples_global: SamplesGlobal = False,
+    trial_time: TrialTime = "10s",
+    deadline: Deadline = "2m",
+    memory_limit: MemoryLimit = None,
+    step_optimizer: StepOptimizer = None,
+    launch: LaunchIt = True,
+    launch_only: LaunchOnly = False,
+    retune: Retune = False,
+    seed: Seed = 0,
     db: Database = None,
     json_: Json = False,
 ) -> None:
