@@ -332,7 +332,7 @@ class Search:
         if not near:
             return
         affordable = (self.limits.seconds - self._elapsed()) / max(MIN_ROUNDS * self._cost(), 1e-9)
-        near = near[: max(1, min(MAX_FINALISTS, int(affordable) - 1))]
+        near = near[: int(max(1, min(MAX_FINALISTS, affordable - 1)))]
         entrants = [self.baseline(), *near]
         for number in itertools.count():
             for configuration in rotated(entrants, number):
