@@ -237,6 +237,8 @@ class _Run:
             facts["slowest_rank"] = observed.rank
             if math.isfinite(observed.relative_precision):
                 facts["relative_precision"] = observed.relative_precision
+            else:
+                facts["precision_unknown"] = True
         return facts
 
     def _failure(self, stopped: str, ended: Ended, observed: Observed | None) -> Failure | None:

@@ -6,7 +6,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from collectors.clock import MIN_USABLE, AdaptiveClock, State, StoppingRule
+from collectors.clock import (
+    MIN_USABLE,
+    WARM_UP_LIMIT,
+    AdaptiveClock,
+    State,
+    StoppingRule,
+    warm_up_seconds,
+)
 from collectors.script.events import (
     Armed,
     Bye,
@@ -57,6 +64,8 @@ class _Process:
     next_settling: int = 0
     first_call: float | None = None
     last_call: float = 0.0
+    first_gaps: list[float] = field(default_factory=list)
+    warm_up_seconds: float = 0.0
     calls: int = 0
     steps: int = 0
     generation: int = 0
@@ -64,6 +73,22 @@ class _Process:
     memory: dict[str, int] = field(default_factory=dict)
     finder: StepFinder = field(default_factory=StepFinder)
     clock: AdaptiveClock = field(default_factory=AdaptiveClock)
+
+    def heard_at(self, seconds: float) -> None:
+        """A call ended at this time."""
+        if self.first_call is None:
+            self.first_call = seconds
+        elif len(self.first_gaps) < 2 * WARM_UP_LIMIT:
+            self.first_gaps.append(seconds - self.last_call)
+            self.warm_up_seconds = warm_up_seconds(self.first_gaps)
+        self.last_call = seconds
+
+    @property
+    def spent_seconds(self) -> float:
+        """Since its first call, without what the first calls took to warm up (compilations)."""
+        if self.first_call is None:
+            return 0.0
+        return self.last_call - self.first_call - self.warm_up_seconds
 
     @property
     def usable(self) -> bool:
@@ -136,9 +161,7 @@ class StepStream:
     def _call(self, process: _Process, optimizer: int, seconds: float | None) -> None:
         process.calls += 1
         if seconds is not None:
-            process.last_call = seconds
-            if process.first_call is None:
-                process.first_call = seconds
+            process.heard_at(seconds)
         durations = process.finder.add(optimizer, seconds)
         if process.finder.generation != process.generation:
             process.generation = process.finder.generation
@@ -154,24 +177,21 @@ class StepStream:
 
     def _settle(self, process: _Process) -> list[float]:
         """The budget is used and there is no period: accept a weaker one, or give up later."""
-        spent = process.last_call - (process.first_call or 0.0)
-        if process.calls < process.next_settling:
+        if process.calls < max(process.next_settling, MIN_USABLE + 1):
             return []
         process.next_settling = process.calls + process.calls // 4
         durations = process.finder.settle()
-        process.lost = process.finder.period is None and spent > 2 * self._rule.max_seconds
+        lost = process.spent_seconds > 2 * self._rule.max_seconds
+        process.lost = process.finder.period is None and lost
         return durations
 
     def _fresh_clock(self, process: _Process) -> AdaptiveClock:
         clock = AdaptiveClock(self._rule)
-        if process.first_call is not None:  # the trial's budget goes on
-            clock.elapsed_seconds = process.last_call - process.first_call
+        clock.elapsed_seconds = process.spent_seconds  # the trial's budget goes on
         return clock
 
     def _used_up(self, process: _Process) -> bool:
-        if process.first_call is None:
-            return False
-        return process.last_call - process.first_call >= self._rule.max_seconds
+        return process.spent_seconds >= self._rule.max_seconds
 
     def _doubtful(self, process: _Process) -> bool:
         # An optimizer that wasn't called yet may belong to the period (`G` after 100 `D`).
@@ -246,7 +266,7 @@ class StepStream:
         expected = {p.hello.rank for p in self._processes.values() if p.hello and p.hello.rank}
         if len({p.rank for p in stepping}) >= len(expected):
             return True
-        waited = (p.last_call - (p.first_call or 0.0) for p in stepping)
+        waited = (p.spent_seconds for p in stepping)
         return max(waited) > self._rule.max_seconds + RANK_WAIT_SECONDS
 
     @property

@@ -98,6 +98,19 @@ def test_calls_without_order_are_hopeless_after_twice_the_budget(listener: Liste
     assert stream.observed() is None
 
 
+def test_a_compilation_before_the_period_is_known_uses_no_budget(listener: Listener) -> None:
+    stream = StepStream(listener, StoppingRule(min_samples=5, min_seconds=0.0, max_seconds=10.0))
+    stream.feed([hello(0), Known(0, 2)])
+    now = 0.0
+    for i in range(60):
+        now += 12.0 if i == 1 else 0.1
+        stream.feed([step(0, now, optimizer=int(i % 6 == 5))])
+    assert stream.done
+    observed = stream.observed()
+    assert observed is not None
+    assert (observed.calls_per_step, observed.reason) == (6, "precise")
+
+
 def test_the_override_needs_no_order(listener: Listener) -> None:
     generator = random.Random(2)
     stream = StepStream(listener, RULE, step_optimizer=1)
