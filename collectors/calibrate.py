@@ -77,6 +77,12 @@ class Calibration:
         return ", ".join([*flops, *([f"memory {moved / 1e9:,.1f} GB/s"] if moved else [])])
 
 
+def tried(measurements: Iterable[Measurement]) -> bool:
+    """Whether any of these is a calibration's, failures included: it needn't be repeated."""
+    operators = (m.workload for m in measurements if m.workload.kind == "operator")
+    return any(workload.name in (MATMUL, COPY) for workload in operators)
+
+
 def calibrate(
     device: Device,
     software: Software,

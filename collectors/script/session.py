@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from collectors.clock import (
     MIN_USABLE,
@@ -18,7 +19,9 @@ from collectors.script.events import (
     Armed,
     Bye,
     Calls,
+    Captured,
     Event,
+    Failed,
     Hello,
     Known,
     Listener,
@@ -48,6 +51,11 @@ class Observed:
     allocated_bytes: int | None
     reserved_bytes: int | None
     device_bytes: int | None
+    python: str
+    executable: str
+    """Name of the interpreter's file, without its folder."""
+    torch: str
+    cuda_used: bool
 
 
 @dataclass
@@ -61,6 +69,8 @@ class _Process:
     world_size: int = 1
     gone: bool = False
     lost: bool = False
+    captured: bool = False
+    failed: str = ""
     next_settling: int = 0
     first_call: float | None = None
     last_call: float = 0.0
@@ -92,7 +102,8 @@ class _Process:
 
     @property
     def usable(self) -> bool:
-        return len(self.clock.samples) >= MIN_USABLE
+        # What precedes the capture of a graph is a rehearsal, not the steps that follow it.
+        return len(self.clock.samples) >= MIN_USABLE and not self.captured
 
     @property
     def settled(self) -> bool:
@@ -132,12 +143,20 @@ class StepStream:
                 case Known(optimizers=count):
                     process.known = count
                 case Note(text=text):
-                    if text not in self.notes:
-                        self.notes.append(text)
+                    self._note(text)
+                case Captured():
+                    process.captured = True
+                case Failed(text=text):
+                    process.failed = text
+                    self._note(f"the probe failed: {text}")
                 case Bye():
                     process.gone = True
                 case Calls():
                     self._hear(process, event)
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
 
     def _process(self, connection: int) -> _Process:
         process = self._processes.get(connection)
@@ -150,6 +169,7 @@ class StepStream:
 
     def _hear(self, process: _Process, event: Calls) -> None:
         process.rank, process.world_size = event.rank, event.world_size
+        process.captured = False
         for name in ("allocated_bytes", "reserved_bytes", "device_bytes"):
             value = getattr(event, name)
             if value is not None:
@@ -244,13 +264,13 @@ class StepStream:
 
     @property
     def pids(self) -> list[int]:
-        """Processes that have made a step."""
-        return [p.hello.pid for p in self._stepping if p.hello is not None]
+        """Processes that have made a step and still run (a pid may be another's afterwards)."""
+        return [p.hello.pid for p in self._stepping if p.hello is not None and not p.gone]
 
     @property
-    def interpreters(self) -> list[str]:
-        """Command lines of the interpreters that said hello."""
-        return [p.hello.command_line for p in self._processes.values() if p.hello]
+    def stepping_interpreter(self) -> str | None:
+        """Path of the interpreter that makes the steps; None before the first or if unknown."""
+        return next((p.hello.executable or None for p in self._stepping if p.hello), None)
 
     @property
     def done(self) -> bool:
@@ -274,6 +294,16 @@ class StepStream:
         """Whether the calls repeat in no order, so that waiting longer is of no use."""
         stepping = self._stepping
         return any(p.lost for p in stepping) and all(p.lost or p.settled for p in stepping)
+
+    @property
+    def blind(self) -> str:
+        """Why steps can't be seen any more; "" while they can."""
+        for process in self._processes.values():
+            if process.captured:
+                return "the step is captured in a CUDA graph, and replays of a graph can't be seen"
+            if process.failed:
+                return f"the probe failed in the script ({process.failed})"
+        return ""
 
     def finish(self, reason: str) -> None:
         """No more events will come (the script ended, a deadline): settle on what there is."""
@@ -302,6 +332,10 @@ class StepStream:
             allocated_bytes=self._most("allocated_bytes"),
             reserved_bytes=self._most("reserved_bytes"),
             device_bytes=self._most("device_bytes"),
+            python=slowest.hello.python if slowest.hello else "",
+            executable=Path(slowest.hello.executable).name if slowest.hello else "",
+            torch=slowest.torch,
+            cuda_used=any(p.memory for p in self._stepping),
         )
 
     def _most(self, name: str) -> int | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.calibrate import Calibration, calibrate
+from collectors.calibrate import Calibration, calibrate, tried
 from collectors.machine import recognise_device, recognise_software
 from perfmodel.hardware import find
 from perfmodel.records import (
@@ -233,6 +233,13 @@ class TestCalibration:
         foreign = measured("matmul", 0.1, batch=3, dtype="fp32")
         assert Calibration.from_measurements([failed, other, foreign]) is None
         assert Calibration.from_measurements([]) is None
+
+    def test_a_failed_calibration_was_tried(self) -> None:
+        failures = calibrate(CPU, SOFTWARE, interpreter="/nowhere/python")
+        assert tried(failures)
+        assert tried([measured("softmax", 0.1, rows=3), failures[-1]])
+        assert not tried([measured("softmax", 0.1, rows=3)])
+        assert not tried([])
 
     def test_in_words(self) -> None:
         calibration = Calibration({"fp32": 123.4e9, "bf16": 2e12}, 23.45e9, {}, None)

@@ -31,7 +31,7 @@ class Connection:
         except OSError:
             self.close()
             return
-        version = "%d.%d.%d" % sys.version_info[:3]
+        version = sys.version.split()[0]
         names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
         place = [os.environ.get(name, "") for name in names]
         self.send("H", os.getpid(), version, sys.executable, *place, _command_line())
