@@ -84,7 +84,6 @@ class TestCalibrate:
         assert calibration is not None
         assert set(calibration.flops_per_second) == {"fp32", "bf16"}
         assert calibration.bytes_per_second is not None
-        assert calibration.one_thread_bytes_per_second is not None
         for again in measurements:
             assert Measurement.from_json(again.to_json()) == again
 
@@ -207,8 +206,6 @@ class TestCalibration:
         assert calibration == Calibration(
             flops_per_second={"fp32": 24e6, "bf16": 6e6},
             bytes_per_second=80_000.0,
-            one_thread_flops_per_second={"fp32": 12e6},
-            one_thread_bytes_per_second=20_000.0,
         )
 
     def test_a_gpu_has_no_threads(self) -> None:
@@ -217,7 +214,6 @@ class TestCalibration:
         )
         assert calibration is not None
         assert calibration.flops_per_second == {"bf16": 4000.0}
-        assert calibration.one_thread_flops_per_second == {}
         assert calibration.bytes_per_second is None
 
     def test_nothing_to_learn_from_is_none(self) -> None:
@@ -242,5 +238,5 @@ class TestCalibration:
         assert not tried([])
 
     def test_in_words(self) -> None:
-        calibration = Calibration({"fp32": 123.4e9, "bf16": 2e12}, 23.45e9, {}, None)
+        calibration = Calibration({"fp32": 123.4e9, "bf16": 2e12}, 23.45e9)
         assert str(calibration) == "bf16 2,000 GFLOP/s, fp32 123 GFLOP/s, memory 23.4 GB/s"

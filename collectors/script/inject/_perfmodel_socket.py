@@ -7,7 +7,7 @@ import os
 import sys
 
 # MSG_NOSIGNAL: a script may have given SIGPIPE its deadly default back.
-_FLAGS = _socket.MSG_DONTWAIT | getattr(_socket, "MSG_NOSIGNAL", 0)
+_FLAGS = _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL
 _COMMAND_LINE_BYTES = 2000
 
 
