@@ -132,12 +132,16 @@ class Store:
         return list(self._database.read(read_studies).values())
 
     def add_launch(self, launch: Launch) -> bool:
-        """Record a launch, with its study and what it reached; whether the launch was new."""
+        """Record a launch, with its study and what it reached; whether anything was new.
+
+        Called when it starts and again when more is known: rows are added, none is changed, and
+        the last outcome recorded is the one read.
+        """
         return bool(self._database.write(lambda c: record_launch(c, self._parts, launch)))
 
-    def launches(self) -> list[Launch]:
-        """Every launch, the latest started last."""
-        return self._database.read(read_launches)
+    def launches(self, limit: int | None = None) -> list[Launch]:
+        """The `limit` launches started last (None: every one), the latest started last."""
+        return self._database.read(lambda c: read_launches(c, limit))
 
     def add_model(self, content: bytes, *, kind: str, trained_on: Mapping[str, Any]) -> str:
         """Record a fitted model (bytes of `perfmodel.artifact`); its content address.

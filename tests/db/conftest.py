@@ -94,6 +94,10 @@ def make_launch(
     return make
 
 
+_printed = st.text(st.characters()) | st.sampled_from(
+    ["\ud83d\ude00", "\ude00\ud83d", "\0" * 9000, "é\r\n\t" * 5000, "\ud83d" * 8191 + "\ude00x"]
+)
+"""What a process may print: every code point, lone and paired surrogates, NUL, any length."""
 _texts = st.text(max_size=20) | st.sampled_from(["a\0b", "C:\\tmp\\u0041", "\udcff", "é", "'; --"])
 _whole = st.integers(-(2**63) + 1, 2**63 - 1)
 _scalars = st.booleans() | _whole | st.floats(allow_nan=False, allow_infinity=False) | _texts
@@ -108,7 +112,11 @@ def any_measurement() -> st.SearchStrategy[Measurement]:
     outcome = st.fixed_dictionaries(
         {"samples": st.lists(seconds, min_size=1, max_size=30).map(tuple)}
     ) | st.fixed_dictionaries(
-        {"failure": st.builds(Failure, st.sampled_from(FailureReason), _texts, st.none() | _whole)}
+        {
+            "failure": st.builds(
+                Failure, st.sampled_from(FailureReason), _printed, st.none() | _whole, _printed
+            )
+        }
     )
     parts = st.fixed_dictionaries(
         {
