@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from db import schema
 from db.connection import Database, check_file
 from db.faults import translated
-from db.location import database_url, parse_url, place
+from db.location import located, place
 from db.migrate import bring_up_to_date, schema_version
 from db.parts import PartIds, insert_new
 from db.reading import (
@@ -59,7 +59,7 @@ class Store:
         Without `create`, a database that isn't there or holds nothing of ours is an error.
         UsageError for a malformed URL, SchemaVersionError for a newer schema, else StorageError.
         """
-        parsed = parse_url(database_url(url))
+        parsed = located(url)
         if parsed.get_backend_name() == "sqlite" and parsed.database:
             check_file(Path(parsed.database), create=create)
         database = Database(parsed)

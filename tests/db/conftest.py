@@ -151,7 +151,7 @@ class PostgresServer:
             os.chown(self.folder, self._account.pw_uid, self._account.pw_gid)
         self._schemas = 0
         self._run("initdb", "-D", "data", "-U", "owner", "--auth=trust", "-E", "UTF8", "-N")
-        self._start()
+        self.start()
 
     def _as_account(self) -> dict[str, object]:
         common: dict[str, object] = {
@@ -175,7 +175,8 @@ class PostgresServer:
         )
         assert done.returncode == 0, done.stderr
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start it; by the main thread, with whose end it ends."""
         # One login that asks for its password; everything else is let in.
         access = self.folder / "data/pg_hba.conf"
         access.write_text("local all locked scram-sha-256\nlocal all all trust\n")
@@ -232,16 +233,17 @@ class PostgresServer:
 
     def restart(self) -> None:
         """Stop at once, dropping every connection, and start again."""
-        self._end()
-        self._start()
+        self.stop()
+        self.start()
 
-    def _end(self) -> None:
+    def stop(self) -> None:
+        """Stop at once, dropping every connection."""
         self._server.send_signal(signal.SIGQUIT)  # at once, without a checkpoint
         self._server.wait(_SERVER_SECONDS)
 
     def close(self) -> None:
         """End the server and remove its folder."""
-        self._end()
+        self.stop()
         shutil.rmtree(self.folder)
 
 
