@@ -17,18 +17,18 @@ from db.rows import (
     escape,
     launch_row,
     measurement_row,
+    outcome_row,
     parse,
     study_row,
 )
 from perfmodel.history import Launch, Study
+from perfmodel.identity import canonical_json, content_address
 from perfmodel.records import (
     Configuration,
     Device,
     Measurement,
     Software,
     Workload,
-    canonical_json,
-    content_address,
 )
 
 Encoded = Sequence[tuple[Measurement, Row]]
@@ -79,16 +79,19 @@ def record_study(connection: Connection, known: PartIds, study: Study) -> tuple[
 
 
 def record_launch(connection: Connection, known: PartIds, launch: Launch) -> int:
-    """1 if it was new; its study and what it reached are recorded with it."""
+    """How many of its two rows (start, outcome) were new; its study and measurement go with it."""
     record_study(connection, known, launch.study)
-    row = launch_row(launch) | {
-        "study_id": _id(connection, schema.studies, launch.study.address),
-        "achieved_id": None,
-    }
+    study_id = _id(connection, schema.studies, launch.study.address)
+    new = insert_new(connection, schema.launches, [launch_row(launch) | {"study_id": study_id}])
+    outcome = outcome_row(launch)
+    if outcome is None:
+        return new
+    outcome["launch_id"] = _id(connection, schema.launches, launch.address)
+    outcome["achieved_id"] = None
     if launch.achieved is not None:
         record_measurements(connection, known, encoded([launch.achieved]))
-        row["achieved_id"] = _id(connection, schema.measurements, launch.achieved.address)
-    return insert_new(connection, schema.launches, [row])
+        outcome["achieved_id"] = _id(connection, schema.measurements, launch.achieved.address)
+    return new + insert_new(connection, schema.launch_outcomes, [outcome])
 
 
 def model_row(content: bytes, *, kind: str, trained_on: Mapping[str, Any]) -> Row:

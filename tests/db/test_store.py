@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
@@ -59,7 +60,9 @@ class StoreContract:
             back = store.measurement(measurement.address)
             assert back == measurement
             assert back.address == measurement.address
+            assert back.to_json() == measurement.to_json()
             assert Measurement.from_json(back.to_json()).address == measurement.address
+            assert store.add([back]) == 0
 
         comes_out()
 
@@ -102,11 +105,16 @@ class StoreContract:
 
     def test_a_failure_is_kept_with_its_reason(self, store: Store, make_measurement: Make) -> None:
         failures = [
-            make_measurement(n, samples=(), failure=Failure(reason, f"last words {n}\0\\", -n))
+            make_measurement(
+                n,
+                samples=(),
+                failure=Failure(reason, f"why {n}\0\\", -n, f"said {n}\0\udcff"),
+            )
             for n, reason in enumerate(FailureReason)
         ]
         assert store.add(failures) == len(FailureReason)
         assert store.measurements() == failures
+        assert store.add(store.measurements()) == 0
 
     def test_values_keep_their_type(self, store: Store, make_measurement: Make) -> None:
         alike = [
@@ -147,9 +155,34 @@ class StoreContract:
         assert store.add_launch(launches[1])
         assert not store.add_launch(launches[1])
         assert store.launches() == launches
+        assert store.launches(limit=2) == launches[1:]
+        assert store.launches(limit=9) == launches
         # A launch brings its study and what it reached.
         assert store.studies() == [launches[0].study]
         assert store.measurements() == [launches[2].achieved, launches[0].achieved]
+
+    def test_a_launch_is_known_from_its_start(
+        self, store: Store, make_launch: Callable[..., Launch]
+    ) -> None:
+        """Recorded when it starts, when it has reached something, and when it has ended."""
+        ended = make_launch(0)
+        reached = replace(ended, seconds=None, exit_code=None)
+        started = replace(reached, achieved=None)
+        other = replace(make_launch(1), seconds=None, exit_code=None)
+        assert started.address == reached.address == ended.address != other.address
+        for state in (started, reached, ended):
+            assert store.add_launch(state)
+            assert not store.add_launch(state)
+            assert store.launches() == [state]
+        assert store.add_launch(other)
+        assert store.launches() == [ended, other]
+        assert [launch.ended for launch in store.launches()] == [True, False]
+        # What was known earlier is no news.
+        assert not store.add_launch(started)
+        assert not store.add_launch(reached)
+        assert store.launches(limit=1) == [other]
+        counts = store.info()["counts"]
+        assert (counts["launches"], counts["launch_outcomes"]) == (2, 2)
 
     def test_models(self, store: Store) -> None:
         content = bytes(range(256)) * 100
