@@ -13,8 +13,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -50,12 +50,14 @@ def launch_run(
     chosen: Chosen,
     *,
     folder: Path | None = None,
+    on_start: Callable[[Launch], object] = lambda launch: None,
     step_optimizer: int | None = None,
     output: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Launch:
     """Run `command` to its end and return the record; its exit code is `Launch.exit_code`.
 
+    `on_start` is given the launch as it starts, so that one whose end nobody sees is known too.
     `folder` is what `{trial_dir}` stands for, made when the command uses it. `output` is a
     file descriptor for its standard output (None: ours). SIGINT and SIGTERM that
     reach us are forwarded; a Ctrl-C on the terminal goes to the run alone. MeasurementError if it
@@ -73,17 +75,17 @@ def launch_run(
     with Listener() as listener:
         full = probe_environment(base, listener.path, settings)
         stream = StepStream(listener, LAUNCH_RULE, step_optimizer=step_optimizer)
+        launch = Launch(
+            chosen.study, chosen.configuration, argv, started_at, predicted=chosen.predicted
+        )
         with _Run(argv, full, output) as run:
+            on_start(launch)
             resident = _watch(run, listener, stream)
     seconds = time.monotonic() - start
-    return Launch(
-        study=chosen.study,
-        configuration=chosen.configuration,
-        command=argv,
-        started_at=started_at,
+    return replace(
+        launch,
         seconds=seconds,
         exit_code=run.exit_code,
-        predicted=chosen.predicted,
         achieved=_achieved(chosen, stream, resident, seconds),
     )
 
