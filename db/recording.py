@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,6 +32,25 @@ from perfmodel.records import (
 )
 
 Encoded = Sequence[tuple[Measurement, Row]]
+
+
+BATCH_MEASUREMENTS = 5000
+BATCH_SAMPLES = 2_000_000
+"""What one transaction of many measurements writes at most (the last one may hold more samples)."""
+
+
+def batches(measurements: Iterable[Measurement]) -> Iterator[list[Measurement]]:
+    """`measurements` in lists that fit into memory, and into a transaction others can wait for."""
+    batch: list[Measurement] = []
+    samples = 0
+    for measurement in measurements:
+        batch.append(measurement)
+        samples += len(measurement.samples)
+        if len(batch) >= BATCH_MEASUREMENTS or samples >= BATCH_SAMPLES:
+            yield batch
+            batch, samples = [], 0
+    if batch:
+        yield batch
 
 
 def encoded(measurements: Iterable[Measurement]) -> Encoded:

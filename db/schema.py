@@ -93,7 +93,9 @@ measurements = _table(
     _text("conditions", nullable=True),
     Column("samples", LargeBinary, nullable=False),
     Index(None, "workload_id", "device_id", "seconds"),
-    Index(None, "software_id"),
+    # Not software_id alone: SQLite would take that one for a workload's measurements under a
+    # software, and read everything one user ever measured.
+    Index(None, "software_id", "workload_id", "device_id"),
     Index(None, "configuration_id"),
 )
 studies = _table(

@@ -29,7 +29,14 @@ from db.reading import (
     read_size_bytes,
     read_studies,
 )
-from db.recording import encoded, model_row, record_launch, record_measurements, record_study
+from db.recording import (
+    batches,
+    encoded,
+    model_row,
+    record_launch,
+    record_measurements,
+    record_study,
+)
 from perfmodel.history import Launch, Study
 from perfmodel.records import Device, Measurement, Software, Workload
 
@@ -90,10 +97,16 @@ class Store:
         self.close()
 
     def add(self, measurements: Iterable[Measurement]) -> int:
-        """Record measurements in one transaction; how many of them were new."""
-        rows = encoded(measurements)
-        if not rows:
-            return 0
+        """Record measurements; how many of them were new.
+
+        Up to BATCH_MEASUREMENTS are one transaction: all of them or none. More (an import) are
+        several, taken from the iterable as they are written: after an error or a kill the
+        earlier ones are kept, and adding everything again goes on from there.
+        """
+        return sum(self._add(batch) for batch in batches(measurements))
+
+    def _add(self, batch: Iterable[Measurement]) -> int:
+        rows = encoded(batch)
         new, ids = self._database.write(lambda c: record_measurements(c, self._parts, rows))
         self._parts.remember(ids)
         return new

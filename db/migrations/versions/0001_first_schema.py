@@ -98,8 +98,8 @@ def _create_measurements() -> None:
         sa.Column("samples", sa.LargeBinary, nullable=False),
     )
     _index("measurements", "workload_id", "device_id", "seconds")
-    for column in ("software_id", "configuration_id"):
-        _index("measurements", column)
+    _index("measurements", "software_id", "workload_id", "device_id")
+    _index("measurements", "configuration_id")
 
 
 def _create_launches() -> None:
