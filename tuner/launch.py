@@ -21,7 +21,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from collectors.clock import StoppingRule
-from collectors.isolate import peak_resident_bytes
+from collectors.processes import peak_resident_bytes
 from collectors.script import runtime_parameters
 from collectors.script.command import ScriptCommand
 from collectors.script.events import Listener, probe_environment
@@ -219,7 +219,7 @@ def _watch(run: _Run, listener: Listener, stream: StepStream) -> int | None:
         if not listener.closed:
             stream.poll()
             resident = max(resident, *peak_resident_bytes(stream.pids).values(), 0)
-            if stream.done or stream.hopeless:
+            if stream.done or stream.hopeless or stream.blind:
                 listener.close()
     if not listener.closed:
         stream.poll()
@@ -253,5 +253,8 @@ def _achieved(
             elapsed_seconds=seconds,
             warm_up_steps=observed.warm_up,
             stop_reason=observed.reason,
+            python=observed.python,
+            torch=observed.torch,
+            cuda_used=observed.cuda_used,
         ),
     )
