@@ -34,10 +34,9 @@ from typing import Any
 
 from collectors import processes
 from collectors.ended import Ended, classify_failure, last_lines
-from collectors.processes import peak_resident_bytes
 from perfmodel.errors import MeasurementError
 
-__all__ = ["Ended", "IsolatedProcess", "classify_failure", "last_lines", "peak_resident_bytes"]
+__all__ = ["Ended", "IsolatedProcess", "classify_failure", "last_lines"]
 
 _START_SECONDS = 30.0  # a loaded machine may take a while to start a Python
 _KILL_SECONDS = 20.0  # the warden gives up after half of it

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from collectors.isolate import IsolatedProcess, classify_failure, peak_resident_bytes
+from collectors.isolate import IsolatedProcess, classify_failure
+from collectors.processes import peak_resident_bytes
 from perfmodel.errors import MeasurementError
 from perfmodel.records import FailureReason
 

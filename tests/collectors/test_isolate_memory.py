@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from collectors import processes
-from collectors.isolate import classify_failure, peak_resident_bytes
+from collectors.isolate import classify_failure
+from collectors.processes import peak_resident_bytes
 from perfmodel.records import FailureReason
 
 HOLD = """
