@@ -50,14 +50,15 @@ def launch_run(
     chosen: Chosen,
     *,
     folder: Path | None = None,
-    on_start: Callable[[Launch], object] = lambda launch: None,
+    record: Callable[[Launch], object] = lambda launch: None,
     step_optimizer: int | None = None,
     output: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Launch:
     """Run `command` to its end and return the record; its exit code is `Launch.exit_code`.
 
-    `on_start` is given the launch as it starts, so that one whose end nobody sees is known too.
+    `record` is given the launch as it starts and again when its step time is known, so that one
+    whose end nobody sees is known too; the end is the caller's to record.
     `folder` is what `{trial_dir}` stands for, made when the command uses it. `output` is a
     file descriptor for its standard output (None: ours). SIGINT and SIGTERM that
     reach us are forwarded; a Ctrl-C on the terminal goes to the run alone. MeasurementError if it
@@ -78,16 +79,16 @@ def launch_run(
         launch = Launch(
             chosen.study, chosen.configuration, argv, started_at, predicted=chosen.predicted
         )
+
+        def known(resident: int | None) -> Launch:
+            return replace(
+                launch, achieved=_achieved(chosen, stream, resident, time.monotonic() - start)
+            )
+
         with _Run(argv, full, output) as run:
-            on_start(launch)
-            resident = _watch(run, listener, stream)
-    seconds = time.monotonic() - start
-    return replace(
-        launch,
-        seconds=seconds,
-        exit_code=run.exit_code,
-        achieved=_achieved(chosen, stream, resident, seconds),
-    )
+            record(launch)
+            launch = _watch(run, listener, stream, known=known, record=record)
+    return replace(launch, seconds=time.monotonic() - start, exit_code=run.exit_code)
 
 
 def _make(folder: Path) -> None:
@@ -211,20 +212,30 @@ def _own_terminal() -> int | None:
         return None
 
 
-def _watch(run: _Run, listener: Listener, stream: StepStream) -> int | None:
-    """Hear the steps until the run ends; its largest rank's peak resident set, in bytes."""
+def _watch(
+    run: _Run,
+    listener: Listener,
+    stream: StepStream,
+    *,
+    known: Callable[[int | None], Launch],
+    record: Callable[[Launch], object],
+) -> Launch:
+    """Hear the steps until their time is known or the run ends, and wait for its end."""
     resident = 0
     # Waiting for the process, not for its messages, wakes us less often.
     while not run.wait(POLL_SECONDS):
-        if not listener.closed:
-            stream.poll()
-            resident = max(resident, *peak_resident_bytes(stream.pids).values(), 0)
-            if stream.done or stream.hopeless or stream.blind:
-                listener.close()
-    if not listener.closed:
         stream.poll()
+        resident = max(resident, *peak_resident_bytes(stream.pids).values(), 0)
+        if stream.done or stream.hopeless or stream.blind:
+            listener.close()
+            launch = known(resident or None)
+            record(launch)
+            while not run.wait(POLL_SECONDS):
+                pass
+            return launch
+    stream.poll()
     stream.finish("ended")
-    return resident or None
+    return known(resident or None)
 
 
 def _achieved(

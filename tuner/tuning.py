@@ -258,7 +258,7 @@ def _launch(request: Request, store: Store, outcome: Outcome, console: Console) 
         request.job.command,
         Chosen(outcome.study, outcome.winner, outcome.expected),
         folder=folder,
-        on_start=record,
+        record=record,
         step_optimizer=request.step_optimizer,
         output=sys.stderr.fileno() if request.json else None,
     )
