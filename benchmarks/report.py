@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
-
-from perfmodel.errors import PerfModelError
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,11 @@ def parse_options(name: str, text: str, argv: Sequence[str] | None = None) -> Op
     """The command line of `python -m benchmarks.NAME`."""
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=text)
     add = parser.add_argument
-    add("--data", type=Path, help="folder of recorded timings (default: PERFMODEL_DATA)")
+    add(
+        "--data",
+        type=Path,
+        help="folder of recorded timings, also ones this benchmark has never seen",
+    )
     add("--train-data", type=Path, help="folder of recorded timings that models may learn from")
     add("--only", default="", metavar="ROW,...", help="only rows that begin with one of these")
     add("--seeds", type=int, default=10, help="seeds of every random search (default: 10)")
@@ -127,14 +128,6 @@ def parse_options(name: str, text: str, argv: Sequence[str] | None = None) -> Op
     return Options(**{**vars(given), "only": only})
 
 
-def data_folder(options: Options, *, default: Path | None = None) -> Path | None:
-    """Where recorded timings are: --data, else PERFMODEL_DATA, else `default`."""
-    if options.data is not None:
-        return options.data
-    named = os.environ.get("PERFMODEL_DATA")
-    return Path(named) if named else default
-
-
 def run(
     name: str, text: str, sections: Mapping[str, Section], argv: Sequence[str] | None = None
 ) -> int:
@@ -149,8 +142,9 @@ def run(
         if options.wants(section):
             try:
                 measure(options, report)
-            except PerfModelError as error:  # the other sections still have something to say
-                report.note(f"{section}: {error.message}")
+            except Exception as error:  # the other sections still have something to say
+                report.note(f"{section}: {type(error).__name__}: {error}")
+                report.add(Row(section, "carried through", 0.0, target=1.0, met=False))
     report.rows = [row for row in report.rows if options.wants(row.name)]
     if options.json:
         print(json.dumps([row.to_json() for row in report.rows], indent=2))

@@ -1,1 +1,1 @@
-"""How timings are taken: processes run in isolation, the probe, the clock and the calibration."""
+"""What is measured and how: devices, isolated trials, the clock. Linux only (/proc, epoll)."""

@@ -40,14 +40,11 @@ _CHILD = Path(__file__).with_name("calibration_child.py")
 class Calibration:
     """The fastest rates that measurements of matrix products and copies show.
 
-    `flops_per_second` is per dtype; the `one_thread` rates are those of one CPU thread and empty
-    for a GPU. A copy of n bytes moves 2 n: it reads and writes.
+    `flops_per_second` is per dtype. A copy of n bytes moves 2 n: it reads and writes.
     """
 
     flops_per_second: Mapping[str, float]
     bytes_per_second: float | None
-    one_thread_flops_per_second: Mapping[str, float]
-    one_thread_bytes_per_second: float | None
 
     @classmethod
     def from_measurements(cls, measurements: Iterable[Measurement]) -> Calibration | None:
@@ -55,26 +52,28 @@ class Calibration:
 
         Failures, and operators that aren't matrix products or copies, are passed by.
         """
-        rates: dict[tuple[str, bool], dict[str, float]] = {}
+        rates: dict[str, dict[str, float]] = {}
         for measurement in measurements:
-            alone = measurement.configuration.get("threads") == 1
             for dtype, rate in _rate(measurement):
-                for one_thread in {False, alone}:
-                    best = rates.setdefault((measurement.workload.name, one_thread), {})
-                    best[dtype] = max(rate, best.get(dtype, 0.0))
+                best = rates.setdefault(measurement.workload.name, {})
+                best[dtype] = max(rate, best.get(dtype, 0.0))
         if not rates:
             return None
         return cls(
-            flops_per_second=rates.get((MATMUL, False), {}),
-            bytes_per_second=max(rates.get((COPY, False), {}).values(), default=None),
-            one_thread_flops_per_second=rates.get((MATMUL, True), {}),
-            one_thread_bytes_per_second=max(rates.get((COPY, True), {}).values(), default=None),
+            flops_per_second=rates.get(MATMUL, {}),
+            bytes_per_second=max(rates.get(COPY, {}).values(), default=None),
         )
 
     def __str__(self) -> str:
         flops = [f"{d} {v / 1e9:,.0f} GFLOP/s" for d, v in sorted(self.flops_per_second.items())]
         moved = self.bytes_per_second
         return ", ".join([*flops, *([f"memory {moved / 1e9:,.1f} GB/s"] if moved else [])])
+
+
+def tried(measurements: Iterable[Measurement]) -> bool:
+    """Whether any of these is a calibration's, failures included: it needn't be repeated."""
+    operators = (m.workload for m in measurements if m.workload.kind == "operator")
+    return any(workload.name in (MATMUL, COPY) for workload in operators)
 
 
 def calibrate(

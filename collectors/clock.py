@@ -27,6 +27,7 @@ from enum import StrEnum
 from perfmodel.records import Measurement, Value
 
 SPIKE = 2.0
+FEW_SAMPLES = 8
 WARM_UP_LIMIT = 50
 MIN_USABLE = 3
 """Samples below which there is no measurement at all."""
@@ -36,8 +37,9 @@ MIN_USABLE = 3
 class StoppingRule:
     """Stop when the median is known to `relative_precision` (half the width of its interval).
 
-    `max_seconds` is the budget of one trial, counted from its first step on (warm-up included);
-    when it is used, the samples taken by then are the measurement, once there are MIN_USABLE.
+    `max_seconds` is the budget of one trial, counted from the end of the warm-up as it is detected:
+    a recompilation of 12 s doesn't use up a budget of 10 s. When it is used, the samples taken by
+    then are the measurement, once there are MIN_USABLE. The trial's deadline bounds the rest.
     """
 
     relative_precision: float = 0.01
@@ -79,6 +81,21 @@ def warm_up_length(samples: Sequence[float]) -> int:
     return cut
 
 
+def warm_up_seconds(samples: Sequence[float]) -> float:
+    """How much of these samples' sum isn't the budget's.
+
+    That is their warm-up; while few are left, where it ends isn't sure yet, and a spike among them
+    counts as SPIKE times their median only.
+    """
+    length = warm_up_length(samples)
+    kept = samples[length:]
+    seconds = sum(samples[:length])
+    if 0 < len(kept) < FEW_SAMPLES:
+        limit = SPIKE * statistics.median(kept)
+        seconds += sum(x - limit for x in kept if x > limit)
+    return seconds
+
+
 def median_half_width(samples: Sequence[float], deviate: float) -> float:
     """Half the width of the median's confidence interval; infinite for too few samples."""
     count = len(samples)
@@ -115,6 +132,7 @@ class AdaptiveClock:
         self.warm_up = 0
         self.relative_half_width = math.inf
         self.elapsed_seconds = 0.0
+        self.warm_up_seconds = 0.0
         self._samples: list[float] = []
         self._next_check = self.rule.min_samples
 
@@ -129,15 +147,19 @@ class AdaptiveClock:
         kept = self._samples[self.warm_up :]
         return statistics.median(kept) if kept else math.nan
 
+    @property
+    def used_up(self) -> bool:
+        """Whether the budget is used, as far as warm-up was detected by now."""
+        return self.elapsed_seconds - self.warm_up_seconds >= self.rule.max_seconds
+
     def add(self, sample: float) -> State:
         """One more step took `sample` seconds; ignored once done."""
         if self.state is State.DONE:
             return self.state
         self._samples.append(sample)
         self.elapsed_seconds += sample
-        used_up = self.elapsed_seconds >= self.rule.max_seconds
-        if used_up or len(self._samples) >= self._next_check:
-            self._check(used_up)
+        if self.used_up or len(self._samples) >= self._next_check:
+            self._check()
         return self.state
 
     def finish(self, reason: str) -> None:
@@ -151,11 +173,11 @@ class AdaptiveClock:
         self.state, self.reason = State.MEASURING, ""
         self._next_check = len(self._samples) + 1
 
-    def _check(self, used_up: bool) -> None:
+    def _check(self) -> None:
         self._next_check = len(self._samples) + 1 + len(self._samples) // 20
         self._settle()
         kept = len(self._samples) - self.warm_up
-        if used_up and kept >= MIN_USABLE:
+        if self.used_up and kept >= MIN_USABLE:
             self._done("budget")
         elif kept < self.rule.min_samples:
             return
@@ -170,6 +192,7 @@ class AdaptiveClock:
 
     def _settle(self) -> None:
         self.warm_up = warm_up_length(self._samples)
+        self.warm_up_seconds = warm_up_seconds(self._samples)
         kept = self._samples[self.warm_up :]
         half_width = median_half_width(kept, self.rule.deviate)
         self.relative_half_width = half_width / self.seconds if kept else math.inf
@@ -178,7 +201,6 @@ class AdaptiveClock:
         self.state, self.reason = State.DONE, reason
 
 
-FEW_SAMPLES = 8
 WIDE_SPREAD = 0.10
 SHORT_SECONDS = 1e-3
 BUSY_LOAD = 1.5
@@ -238,6 +260,11 @@ def _condition_warnings(measurement: Measurement) -> list[str]:
         found.append(
             f"the median is known to ±{precision:.1%} only ({_WHY.get(_reason(conditions), '')}"
             "): give each trial more time"
+        )
+    elif conditions.get("precision_unknown"):
+        found.append(
+            f"{len(measurement.samples)} samples are too few to say how well the median is known "
+            f"({_WHY.get(_reason(conditions), '')}): give each trial more time"
         )
     return found
 

@@ -117,16 +117,15 @@ class Ended:
                 f"its processes held {_size(self.over_limit_bytes)} of memory, over the limit of "
                 f"{_size(self.memory_limit_bytes or 0)}"
             )
-        if self.succeeded:
-            return ""
-        if self.group_oom_kills:
-            return "killed by the kernel's OOM killer: the memory of its control group ran out"
-        if self.ordered:
-            return ""
-        killed = self.effective_signal == signals.SIGKILL
-        if not killed and not _CHILD_KILLED.search(self.output):
+        # A kill that the kernel counted may have been another process of the control group.
+        killed = self.effective_signal == signals.SIGKILL and not self.ordered
+        if self.succeeded or not (killed or _CHILD_KILLED.search(self.output)):
             return ""
         who = "killed" if killed else "one of its processes was killed"
+        if self.group_oom_kills:
+            return f"{who} by the kernel's OOM killer: the memory of its control group ran out"
+        if self.ordered:
+            return ""
         if self.machine_oom_kills:
             return f"{who} by the kernel's OOM killer: the machine's memory ran out"
         return f"{who} with SIGKILL by none of ours: inferred to be out of memory"
@@ -174,6 +173,8 @@ def _classified(ended: Ended, deadline_seconds: float | None) -> Failure:
         return Failure(FailureReason.OUT_OF_MEMORY, _short(line), code)
     if deadline_seconds is not None:
         detail = f"still running after the deadline of {deadline_seconds:g} s"
+        if ended.group_oom_kills:
+            detail += "; meanwhile the kernel's OOM killer killed a process of its control group"
         return Failure(FailureReason.TIMEOUT, detail, code)
     if ended.succeeded:
         detail = "ended by itself with exit code 0, without what was waited for"

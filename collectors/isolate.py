@@ -12,9 +12,6 @@ between fork and exec in this process, which may have threads.
 From a selector loop: register the object (it has `fileno`) for reading and call `poll` when it is
 readable; it returns None until the command has ended. Nothing has to be read to keep the command
 going: the warden drains the output. A deadline is the caller's.
-
-Without Linux (macOS): no subreaper and no /proc. Ending kills the command's process group, so a
-process that left it by setsid or setpgid survives, and memory isn't seen.
 """
 
 from __future__ import annotations
@@ -30,8 +27,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -40,35 +36,16 @@ from collectors import processes
 from collectors.ended import Ended, classify_failure, last_lines
 from perfmodel.errors import MeasurementError
 
-__all__ = [
-    "Ended",
-    "IsolatedProcess",
-    "TreeMemory",
-    "classify_failure",
-    "last_lines",
-    "peak_resident_bytes",
-]
+__all__ = ["Ended", "IsolatedProcess", "classify_failure", "last_lines"]
 
 _START_SECONDS = 30.0  # a loaded machine may take a while to start a Python
 _KILL_SECONDS = 20.0  # the warden gives up after half of it
-_TAIL_SECONDS = 2.0
+_SEND_SECONDS = 2.0
 _READ_BYTES = 1 << 20
 # Our root goes last: nothing beside our packages can shadow the standard library.
 _BOOTSTRAP = (
     "import sys; sys.path.append(sys.argv.pop(1)); from collectors.warden import main; main()"
 )
-
-
-@dataclass(frozen=True)
-class TreeMemory:
-    """Host memory of everything a trial runs, at one moment."""
-
-    peak_resident_bytes: dict[int, int]
-    """Peak resident set so far (VmHWM) of each process by pid."""
-    resident_bytes: int
-    """Sum of the resident sets; pages shared between processes count several times."""
-    proportional_bytes: int | None = None
-    """The same with shared pages divided among their users (PSS); None unless asked for."""
 
 
 class IsolatedProcess:
@@ -87,7 +64,6 @@ class IsolatedProcess:
         self._control = control
         self._memory_limit_bytes = memory_limit_bytes
         self._received = b""
-        self._tail: str | None = None
         self._failed: dict[str, Any] | None = None
         self._ended: Ended | None = None
 
@@ -107,10 +83,11 @@ class IsolatedProcess:
         """
         if not command or not command[0]:
             raise MeasurementError("the command is empty; allowed: a program and its arguments")
+        directory = directory or _working_directory()
         request = {
             "command": [_text(part) for part in command],
             "environment": {_text(name): _text(value) for name, value in environment.items()},
-            "directory": _text(str(directory or Path.cwd())),
+            "directory": _text(str(directory)),
             "memory_limit_bytes": memory_limit_bytes,
         }
         process = cls(*_start_warden(), memory_limit_bytes)
@@ -119,6 +96,7 @@ class IsolatedProcess:
             process._receive_until(lambda: bool(process.pid or process._failed), _START_SECONDS)
         except BaseException:
             process._control.close()  # its end of file ends the warden and what it started
+            process._reap_warden()
             raise
         if not process.pid:
             process.close()
@@ -148,7 +126,7 @@ class IsolatedProcess:
         Idempotent; after an end of its own accord it returns that one (`ordered` is False).
         """
         if self.poll() is None:
-            self._send({"order": "end", "grace_seconds": grace_seconds}, seconds=_TAIL_SECONDS)
+            self._send({"grace_seconds": grace_seconds}, seconds=_SEND_SECONDS)
             self.wait(grace_seconds + _KILL_SECONDS)
         if self._ended is None:
             self._give_up("the process that watches over the trial doesn't answer")
@@ -162,30 +140,11 @@ class IsolatedProcess:
                 self.end()
         finally:
             self._control.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._warden.wait(_TAIL_SECONDS)
+            self._reap_warden()
 
-    def output_tail(self) -> str:
-        """The last 64 KiB it has printed so far, stdout and stderr merged; waits for an answer."""
-        if self.poll() is None:
-            self._tail = None
-            self._send({"order": "tail"}, seconds=_TAIL_SECONDS)
-            self._receive_until(
-                lambda: self._tail is not None or self._ended is not None, _TAIL_SECONDS
-            )
-        return self._ended.output if self._ended is not None else self._tail or ""
-
-    def memory(self, *, proportional: bool = False) -> TreeMemory:
-        """What its processes hold now; the cost grows with the machine's number of processes.
-
-        `proportional` walks their page tables, which stalls a large process for milliseconds.
-        """
-        pids = [] if self._ended is not None else list(processes.descendants(self._warden.pid))
-        return TreeMemory(
-            peak_resident_bytes=peak_resident_bytes(pids),
-            resident_bytes=processes.resident_bytes(pids),
-            proportional_bytes=processes.proportional_bytes(pids) if proportional else None,
-        )
+    def _reap_warden(self) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._warden.wait(_SEND_SECONDS)
 
     def __enter__(self) -> IsolatedProcess:
         return self
@@ -242,8 +201,6 @@ class IsolatedProcess:
             self.pid = message["pid"]
         elif event == "failed":
             self._failed = message
-        elif event == "tail":
-            self._tail = message["output"]
         elif event == "ended":
             message["survivors"] = tuple(message["survivors"])
             self._ended = Ended(**message, memory_limit_bytes=self._memory_limit_bytes)
@@ -251,22 +208,22 @@ class IsolatedProcess:
     def _give_up(self, why: str) -> None:
         """Without the warden, kill what can be found: its descendants and the command's session."""
         doomed = set(processes.descendants(self._warden.pid))
-        table = processes.process_table()
         if self.pid:
+            table = processes.process_table()
             doomed |= {pid for pid, process in table.items() if process.session == self.pid}
         for pid in (*doomed, self._warden.pid):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        if self.pid and not table:
-            with contextlib.suppress(OSError):
-                os.killpg(self.pid, signal.SIGKILL)
-        self._ended = Ended(lost=why, output=self._tail or "")
+        self._ended = Ended(lost=why)
 
 
-def peak_resident_bytes(pids: Iterable[int]) -> dict[int, int]:
-    """Peak resident set (VmHWM) of each of `pids` that still runs; one small read for each."""
-    peaks = ((pid, processes.peak_resident_bytes(pid)) for pid in pids)
-    return {pid: peak for pid, peak in peaks if peak is not None}
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise MeasurementError(
+            f"the working directory is gone ({error.strerror}); change to one that exists"
+        ) from error
 
 
 def _start_warden() -> tuple[subprocess.Popen[bytes], socket.socket]:
@@ -297,14 +254,14 @@ def _why_not_started(
     failed: dict[str, Any] | None,
     command: Sequence[str],
     environment: Mapping[str, str],
-    directory: Path | None,
+    directory: Path,
 ) -> str:
     program = command[0]
     if failed is None:
         return f"the process that watches over {program!r} didn't start ({sys.executable})"
     number, file = failed["errno"], failed["file"]
-    where = Path(directory or ".") / program
-    if directory is not None and file == str(directory):
+    where = directory / program
+    if file == str(directory):
         return f"can't run in the directory {file!r}: {os.strerror(number)}"
     if number == errno.ENOENT and "/" not in program:
         path = environment.get("PATH", os.defpath)

@@ -21,6 +21,7 @@ from collectors.processor import (
     available_cpus,
     clock_hertz,
     describe_processor,
+    memory_bytes,
     memory_limit_bytes,
 )
 from perfmodel.errors import MeasurementError
@@ -31,18 +32,30 @@ INTERPRETER_DEADLINE_SECONDS = 30.0
 
 
 def recognise_device(
-    software: Software | None = None, *, environment: Mapping[str, str] | None = None
+    software: Software | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    root: Path = Path("/"),
 ) -> Device:
     """The device a script started here would use: the first visible NVIDIA GPU, else the CPU.
 
-    With `software`, a torch built without CUDA means the CPU even beside a GPU.
+    With `software`, a torch built without CUDA means the CPU even beside a GPU. MeasurementError
+    for a torch built for ROCm beside its driver: AMD GPUs can't be described here yet, and their
+    timings must not be filed under the CPU.
     """
+    if software is not None and "hip" in software.facts and _rocm(_environment(environment), root):
+        raise MeasurementError(
+            f"torch {software.facts['torch']} is built for AMD GPUs (ROCm), which can't be "
+            "recognised yet; allowed: a torch for CUDA or for the CPU, or HIP_VISIBLE_DEVICES=-1 "
+            "to run on the CPU",
+            next_command="doctor --python INTERPRETER",
+        )
     if software is None or "torch" not in software.facts or "cuda" in software.facts:
         with open_nvml() as nvml:
             handle = first_visible(nvml, _environment(environment)) if nvml else None
             if handle is not None:
                 return describe_gpu(nvml, handle)
-    return describe_processor()
+    return describe_processor(root)
 
 
 def recognise_software(interpreter: str | None = None) -> Software:
@@ -66,14 +79,13 @@ def recognise_software(interpreter: str | None = None) -> Software:
     return Software(Facts(facts))
 
 
-def machine_conditions(
-    device: Device, *, environment: Mapping[str, str] | None = None
-) -> Facts:
+def machine_conditions(device: Device, *, environment: Mapping[str, str] | None = None) -> Facts:
     """Load, CPUs available and clocks now; on a GPU also what slows it and who else uses it."""
     found: dict[str, Value] = {
         "kernel": platform.release(),
         "load1": os.getloadavg()[0],
         "cpus_available": available_cpus(),
+        "memory_bytes": memory_bytes(),
     }
     clock, limit = clock_hertz(), memory_limit_bytes()
     if clock is not None:
@@ -123,6 +135,13 @@ def interpreter_versions(interpreter: str) -> dict[str, str]:
             f"{ended.returncode} and said {said[-1][:200]!r}",
             next_command="doctor",
         ) from error
+
+
+def _rocm(environment: Mapping[str, str], root: Path) -> bool:
+    """Whether HIP may find a GPU: its driver is there and nothing hides its devices."""
+    names = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+    hidden = any(environment.get(name) in ("", "-1") for name in names)
+    return (root / "dev/kfd").exists() and not hidden
 
 
 def _environment(environment: Mapping[str, str] | None) -> Mapping[str, str]:

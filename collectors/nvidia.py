@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from collectors.processor import nominal_bytes
 from perfmodel.hardware import canonical_model, clean, find
 from perfmodel.records import Device, Value
 
@@ -95,7 +96,7 @@ def describe_gpu(nvml: Any, handle: Any) -> Device:
         vendor="NVIDIA",
         model=model,
         architecture=architecture or (facts.architecture if facts else "unknown"),
-        memory_bytes=total,
+        memory_bytes=nominal_bytes(total),
         units=units,
     )
 
@@ -111,7 +112,9 @@ def gpu_conditions(nvml: Any, handle: Any) -> dict[str, Value]:
     board = _board(nvml, handle)
     found: dict[str, Value] = {}
     # The numbers are NVML_CLOCK_SM and NVML_TEMPERATURE_GPU, part of its stable interface.
+    memory = ask(nvml, "nvmlDeviceGetMemoryInfo", handle)
     numbers = {
+        "gpu_memory_bytes": memory.total if memory else None,
         "gpu_clock_mhz": ask(nvml, "nvmlDeviceGetClockInfo", board, 1),
         "gpu_clock_max_mhz": ask(nvml, "nvmlDeviceGetMaxClockInfo", board, 1),
         "gpu_temperature_celsius": ask(nvml, "nvmlDeviceGetTemperature", board, 0),

@@ -1,7 +1,6 @@
-"""What the kernel tells about processes: their tree, their memory, its OOM killer's count.
+"""What the kernel tells about processes: their tree and their memory.
 
-Standard library only: the warden runs this under `python -I -S`. Without /proc (macOS) every
-function answers as if there were nothing to see.
+Standard library only: the warden runs this under `python -I -S`.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ class Process(NamedTuple):
 
 
 def process_table() -> dict[int, Process]:
-    """Every visible process by pid; empty where there is no /proc."""
+    """Every visible process by pid."""
     table: dict[int, Process] = {}
-    for name in _entries("/proc"):
+    for name in os.listdir("/proc"):  # noqa: PTH208 (names are all that is needed)
         if name.isdigit() and (text := read_text(f"/proc/{name}/stat")):
             # The name in parentheses may hold anything, spaces and parentheses included.
             fields = text[text.rindex(")") + 2 :].split(None, 4)
@@ -52,12 +51,14 @@ def descendants(root: int) -> dict[int, Process]:
     return found
 
 
-def peak_resident_bytes(pid: int) -> int | None:
-    """Peak resident set (VmHWM); None once the process is gone."""
-    for line in read_text(f"/proc/{pid}/status").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return None
+def peak_resident_bytes(pids: Iterable[int]) -> dict[int, int]:
+    """Peak resident set (VmHWM) of each of `pids` that still runs; one small read for each."""
+    peaks: dict[int, int] = {}
+    for pid in pids:
+        for line in read_text(f"/proc/{pid}/status").splitlines():
+            if line.startswith("VmHWM:"):
+                peaks[pid] = int(line.split()[1]) * 1024
+    return peaks
 
 
 def resident_bytes(pids: Iterable[int]) -> int:
@@ -77,37 +78,6 @@ def proportional_bytes(pids: Iterable[int]) -> int:
     return total
 
 
-def oom_kills() -> tuple[int | None, int | None]:
-    """Kills by the kernel's OOM killer so far: of this control group, of the machine."""
-    return _group_oom_kills(), _counter(read_text("/proc/vmstat"))
-
-
-def _group_oom_kills() -> int | None:
-    for line in read_text("/proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root, file = "/sys/fs/cgroup", "memory.events"
-        if controllers:
-            root, file = "/sys/fs/cgroup/memory", "memory.oom_control"
-        # Upwards: the group itself may have no memory controller, and inside a container the path
-        # may be the host's while the mount is the container's own group.
-        parts = [part for part in path.split("/") if part]
-        for length in range(len(parts), -1, -1):
-            folder = "/".join([root, *parts[:length]])
-            count = _counter(read_text(f"{folder}/{file}"))
-            if count is not None:
-                return count
-    return None
-
-
-def _counter(text: str) -> int | None:
-    for line in text.splitlines():
-        if line.startswith("oom_kill "):
-            return int(line.split()[1])
-    return None
-
-
 def read_text(path: str) -> str:
     """A file of /proc or /sys; "" when it is gone or not ours to read."""
     try:
@@ -116,13 +86,6 @@ def read_text(path: str) -> str:
             return file.read()
     except OSError:
         return ""
-
-
-def _entries(path: str) -> list[str]:
-    try:
-        return os.listdir(path)  # noqa: PTH208 (names are all that is needed)
-    except OSError:
-        return []
 
 
 class MemoryWatch:

@@ -1,19 +1,19 @@
 """The process between us and a trial: starts the command, drains it, and ends all of it with us.
 
-Run under `python -I -S` with the standard library and processes.py only; its arguments are the
-descriptor of a socket to the parent and the parent's process id. Lines of JSON go both ways. In
-comes a request, then orders: {"order": "end", "grace_seconds": s}, {"order": "tail"}. Out goes
-"started" or "failed", "tail" when asked, and "ended" once nothing of the command is left.
+Run under `python -I -S` with the standard library, processes.py and cgroups.py only; its arguments
+are the descriptor of a socket to the parent and the parent's process id. Lines of JSON go both
+ways. In comes a request, then possibly {"grace_seconds": s}: end it. Out goes "started" or
+"failed", and "ended" once nothing of the command is left.
 
-This process is the child subreaper (Linux), so whatever the command leaves behind, also through
-setsid and double forks, becomes a child here: when wait() says there are no children, nothing is
-left. It has one thread, so running Python between fork and exec is safe here, unlike in the parent.
-Elsewhere (macOS) only the command's process group can be found and killed.
+This process is the child subreaper, so whatever the command leaves behind, also through setsid and
+double forks, becomes a child here: when wait() says there are no children, nothing is left. It has
+one thread, so running Python between fork and exec is safe here, unlike in the parent.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import resource
@@ -27,9 +27,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from collectors.processes import MemoryWatch, descendants, oom_kills, read_text
+from collectors.cgroups import oom_kills
+from collectors.processes import MemoryWatch, descendants, read_text
 
-LINUX = sys.platform.startswith("linux")
 TAIL_BYTES = 64 * 1024
 KILL_SECONDS = 10.0  # how long a SIGKILL may take: freeing 100 GB, a driver's cleanup
 _STRAY_GRACE_SECONDS = 0.5  # what a command left behind when it ended, or when we died
@@ -44,9 +44,7 @@ class Output:
     def __init__(self) -> None:
         self.read_end, self.write_end = os.pipe()
         os.set_blocking(self.read_end, False)
-        with contextlib.suppress(OSError, AttributeError, ImportError):
-            import fcntl
-
+        with contextlib.suppress(OSError):
             # Room for what is printed while this process looks at memory.
             fcntl.fcntl(self.write_end, fcntl.F_SETPIPE_SZ, _READ_BYTES)
         self.total = 0
@@ -97,7 +95,7 @@ class Warden:
         if not self._start(request):
             return
         limit = request["memory_limit_bytes"]
-        watch = MemoryWatch(os.getpid(), limit) if limit and LINUX else None
+        watch = MemoryWatch(os.getpid(), limit) if limit else None
         grace, over = _STRAY_GRACE_SECONDS, None
         while self._status is None:
             self._wait(watch.seconds_left if watch else 1.0)
@@ -126,7 +124,7 @@ class Warden:
         return request
 
     def _start(self, request: dict[str, Any]) -> bool:
-        become_subreaper()
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # adopt the orphans among our descendants
         environment = {_bytes(k): _bytes(v) for k, v in request["environment"].items()}
         directory = request["directory"]
         try:
@@ -169,10 +167,9 @@ class Warden:
         self._selector.register(wake_read, selectors.EVENT_READ, "wake")
         self._selector.register(self._control, selectors.EVENT_READ, "control")
         self._selector.register(self._output.read_end, selectors.EVENT_READ, "output")
-        if hasattr(os, "pidfd_open"):
-            # A fork of the parent that never called exec holds the socket open after its death.
-            with contextlib.suppress(OSError):
-                self._selector.register(os.pidfd_open(self._parent), selectors.EVENT_READ, "parent")
+        # A fork of the parent that never called exec holds the socket open after its death.
+        with contextlib.suppress(OSError):
+            self._selector.register(os.pidfd_open(self._parent), selectors.EVENT_READ, "parent")
 
     def _told(self, *_: object) -> None:
         self._told_to_end = True
@@ -199,14 +196,15 @@ class Warden:
                 return True
             if pid == 0:
                 return False
-            resident = usage.ru_maxrss * (1024 if LINUX else 1)
-            self._largest_resident = max(self._largest_resident, resident)
+            self._largest_resident = max(self._largest_resident, usage.ru_maxrss * 1024)
             if pid == self._command:
                 self._status = status
 
     def _take_orders(self) -> float | None:
-        """Answer what the parent asked; the seconds of grace if it said to end."""
-        while select.select([self._control], [], [], 0)[0]:
+        """The seconds of grace if the parent said to end."""
+        waiting = select.poll()  # select() takes no descriptor above 1023
+        waiting.register(self._control, select.POLLIN)
+        while waiting.poll(0):
             try:
                 data = self._control.recv(_READ_BYTES)
             except OSError:
@@ -216,50 +214,34 @@ class Warden:
                 return None
             self._received += data
         *lines, self._received = self._received.split(b"\n")
-        for line in lines:
-            order = json.loads(line)
-            if order["order"] == "end":
-                return float(order["grace_seconds"])
-            self._output.drain()
-            self._send({"event": "tail", "output": self._output.tail()})
-        return None
+        return float(json.loads(lines[0])["grace_seconds"]) if lines else None
 
     def _finish(self, grace: float) -> None:
         """Leave nothing of the command running."""
         for key in list(self._selector.get_map().values()):
             if key.data in ("control", "parent"):
                 self._selector.unregister(key.fileobj)
-        if grace > 0 and not self._gone():
+        if grace > 0 and not self._reap():
             self._signal_all(signal.SIGTERM)
             self._signal_all(signal.SIGCONT)
             self._wait_until_gone(grace)
         deadline = time.monotonic() + KILL_SECONDS
-        while not self._gone() and time.monotonic() < deadline:
+        while not self._reap() and time.monotonic() < deadline:
             self._signal_all(signal.SIGKILL)
             self._wait_until_gone(0.05)
         self._output.drain()
 
-    def _gone(self) -> bool:
-        if not self._reap():
-            return False
-        if LINUX:
-            return True
-        try:
-            os.killpg(self._command, 0)
-        except OSError:
-            return True
-        return False
-
     def _wait_until_gone(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
-        while not self._gone() and (left := deadline - time.monotonic()) > 0:
+        while not self._reap() and (left := deadline - time.monotonic()) > 0:
             self._wait(min(left, 0.02))
 
     def _signal_all(self, number: int) -> None:
         """Signal every descendant; SIGKILL goes to whole groups, which a fork can't outrun."""
         tree = descendants(os.getpid())
-        if number == signal.SIGKILL or not LINUX:
-            for group in {p.group for p in tree.values()} | {self._command}:
+        if number == signal.SIGKILL:
+            # Groups of processes seen now: the command's own may be another's once it was reaped.
+            for group in {process.group for process in tree.values()}:
                 if group != os.getpgrp():
                     with contextlib.suppress(OSError):
                         os.killpg(group, number)
@@ -285,7 +267,7 @@ class Warden:
                 "over_limit_bytes": over_limit_bytes,
                 "group_oom_kills": kills[0],
                 "machine_oom_kills": kills[1],
-                "survivors": sorted(descendants(os.getpid())) if LINUX else [],
+                "survivors": sorted(descendants(os.getpid())),
             }
         )
 
@@ -294,16 +276,10 @@ class Warden:
             self._control.sendall(json.dumps(message).encode() + b"\n")
 
 
-def become_subreaper() -> None:
-    """Adopt the orphans among our descendants, where the system can."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
 def _prctl(option: int, value: int) -> None:
-    if LINUX:
-        import ctypes
+    import ctypes
 
-        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def _prepare_child(warden: int) -> Callable[[], None]:

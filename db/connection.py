@@ -13,20 +13,21 @@ from typing import Any, TypeVar
 
 from sqlalchemy import event, func, select
 from sqlalchemy.engine import URL, Connection, Engine, create_engine
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from db.faults import ELSEWHERE, is_transient, translated
+from db.faults import ELSEWHERE, is_transient, is_unreachable, translated
 from db.location import busy_seconds
 from perfmodel.errors import StorageError
 
 T = TypeVar("T")
 
 CONNECT_SECONDS = 10
+CACHE_KIBIBYTES = 32 * 1024
 SERVER_RETRY_SECONDS = 30.0
-"""How long a server's "try again" (deadlock, lost connection) is followed."""
+"""How long a server's "try again" (deadlock) is followed, and how long one that went away (a
+restart) is waited for. A server that was never reached isn't waited for."""
 
-_SERVER_DEFAULTS = {"connect_timeout": CONNECT_SECONDS, "application_name": "perfmodel"}
 MEMORY_SQLITE = (3, 36, 0)
 _SCHEMA_LOCK = 0x70657266
 """Key of the PostgreSQL advisory lock under which tables are created ("perf")."""
@@ -43,6 +44,7 @@ class Database:
         self.url = url
         self.is_sqlite = url.get_backend_name() == "sqlite"
         self.waits_seconds = busy_seconds(url) if self.is_sqlite else SERVER_RETRY_SECONDS
+        self._reached = False
         self._anchor: sqlite3.Connection | None = None
         if self.is_sqlite:
             self._file = Path(str(url.database)) if url.database else None
@@ -87,8 +89,11 @@ class Database:
             ) from error
 
     def _server_arguments(self) -> dict[str, Any]:
-        """What the URL leaves open."""
-        return {k: v for k, v in _SERVER_DEFAULTS.items() if k not in self.url.query}
+        """What the URL and libpq's environment leave open."""
+        chosen: dict[str, Any] = {"fallback_application_name": "perfmodel"}
+        if "PGCONNECT_TIMEOUT" not in os.environ:
+            chosen["connect_timeout"] = CONNECT_SECONDS
+        return {k: v for k, v in chosen.items() if k not in self.url.query}
 
     def _connect_sqlite(self, isolation_level: str | None) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -100,6 +105,9 @@ class Database:
         )
         try:
             connection.execute("PRAGMA foreign_keys = ON")
+            # For the index of addresses, which are inserted in no order. Reading through a memory
+            # map was no faster, and there a failing disk kills the process instead of being told.
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIBIBYTES}")
             mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
             _set_synchronous(connection, mode)
         except BaseException:
@@ -110,7 +118,8 @@ class Database:
     def use_wal(self) -> None:
         """Switch an SQLite file to write-ahead logging, where readers and a writer don't wait.
 
-        Where it can't be had (some network file systems) the ordinary journal stays.
+        Where it can't be had (some network file systems, a file that another program holds all the
+        while) the ordinary journal stays.
         """
         if self.file is None:
             return
@@ -122,8 +131,13 @@ class Database:
                 mode = driver.execute("PRAGMA journal_mode = WAL").fetchone()[0]
                 _set_synchronous(driver, mode)
 
-        # The switch isn't waited for by the busy timeout while another process opens the same file.
-        self._attempt(switch, begin=None)
+        try:
+            # Not every case is waited for by SQLite's own timeout (a writer in the ordinary journal
+            # isn't).
+            self._attempt(switch, begin=None)
+        except StorageError as error:
+            if not is_transient(error.__cause__):
+                raise
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """`work`'s result, from one consistent state; StorageError when it can't be read."""
@@ -143,19 +157,26 @@ class Database:
         while True:
             try:
                 with self.engine.connect() as connection:
+                    self._reached = True
                     if begin is None:
                         return work(connection)
-                    connection = connection.execution_options(perfmodel_begin=begin)
+                    connection = connection.execution_options(**self._options(begin))
                     with connection.begin():
                         return work(connection)
-            except DBAPIError as error:
-                if not is_transient(error) or time.monotonic() >= deadline:
-                    raise translated(error, self.url, waited_seconds=self.waits_seconds) from error
             except (SQLAlchemyError, sqlite3.Error) as error:
-                raise translated(error, self.url) from error
+                again = is_transient(error) or (self._reached and is_unreachable(error))
+                if not again or time.monotonic() >= deadline:
+                    raise translated(error, self.url, waited_seconds=self.waits_seconds) from error
             # Two that collided must not collide again in step.
             time.sleep(random.uniform(0.5, 1.5) * pause)
             pause = min(2 * pause, 1.0)
+
+    def _options(self, begin: str) -> dict[str, Any]:
+        """How SQLAlchemy begins a transaction; see `_begin_sqlite` for SQLite's."""
+        if self.is_sqlite or begin == "immediate":
+            return {"perfmodel_begin": begin}
+        # By default each of a server's statements sees a state of its own.
+        return {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 
     def lock_schema(self, connection: Connection) -> None:
         """Keep other processes from creating tables until this transaction ends.

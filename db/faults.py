@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from urllib.parse import quote, quote_plus
 
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from db.location import place
 from perfmodel.errors import StorageError
@@ -40,24 +41,44 @@ _POSTGRESQL = {
     "25006": "is open for reading only ({reason}); {elsewhere}",
     "53100": "can't be written: the server's disk is full ({reason})",
     "53300": "has no connection left ({reason}); try again later",
-    "57": "was shut down ({reason}); try again when the server is back",
+    "57P": "was shut down ({reason}); try again when the server is back",
 }
 
+_UNREACHABLE = (
+    "can't be reached ({reason}); check host and port and that the server runs, or {elsewhere}"
+)
+_AWAY_SQLSTATES = ("08", "57P01", "57P02", "57P03")
+_SHORT_SECRET = 5
 _TRANSIENT_SQLSTATES = ("40001", "40P01", "55P03")
 
 
-def is_transient(error: DBAPIError) -> bool:
+def is_transient(error: BaseException | None) -> bool:
     """Whether the same transaction may well succeed when run again at once."""
-    cause = error.orig
+    if error is None:
+        return False
+    cause = _driver_error(error)
     if isinstance(cause, sqlite3.Error):
         return _sqlite_name(cause).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
-    return error.connection_invalidated or _sqlstate(cause) in _TRANSIENT_SQLSTATES
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    return _sqlstate(cause) in _TRANSIENT_SQLSTATES
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Whether a server went away, was shut down or is starting: it may be back in a moment."""
+    cause = _driver_error(error)
+    state = _sqlstate(cause)
+    if state:
+        return state.startswith(_AWAY_SQLSTATES)
+    # What libpq says while connecting has no state.
+    return isinstance(error, OperationalError) and _meaning(cause) == _UNREACHABLE
 
 
 def translated(error: Exception, url: URL, *, waited_seconds: float = 0.0) -> StorageError:
     """The StorageError for an error of a driver, SQLAlchemy or Optuna; never shows a secret."""
     cause = _driver_error(error)
-    reason = _without_secrets(" ".join(str(cause).split()), url)
+    # Secrets first: they may hold several spaces.
+    reason = " ".join(_without_secrets(str(cause), url).split())
     meaning = _meaning(cause).format(reason=reason, seconds=waited_seconds, elsewhere=ELSEWHERE)
     return StorageError(f"database {place(url)} {meaning}", next_command="doctor")
 
@@ -82,7 +103,7 @@ def _meaning(cause: BaseException) -> str:
     if isinstance(cause, SQLAlchemyError):
         return "failed: {reason}"
     state = _sqlstate(cause)
-    for known in (state, state[:2]):
+    for known in (state, state[:3], state[:2]):
         if known in _POSTGRESQL:
             return _POSTGRESQL[known]
     if not state:
@@ -99,9 +120,7 @@ def _without_state(text: str) -> str:
         return _POSTGRESQL["3D000"]
     if "role" in lowered and "does not exist" in lowered:
         return _POSTGRESQL["28"]
-    return (
-        "can't be reached ({reason}); check host and port and that the server runs, or {elsewhere}"
-    )
+    return _UNREACHABLE
 
 
 def _sqlite_name(cause: sqlite3.Error) -> str:
@@ -115,8 +134,10 @@ def _sqlstate(cause: BaseException | None) -> str:
 
 def _without_secrets(text: str, url: URL) -> str:
     secrets = [str(url.password)] if url.password else []
-    secrets += [str(v) for k, v in url.query.items() if "pass" in k.lower()]
+    secrets += [str(v) for k, v in url.query.items() if "pass" in k.lower() and v]
     for secret in secrets:
-        for form in {secret, quote(secret, safe=""), quote_plus(secret)}:
-            text = text.replace(form, "***")
+        for form in {secret, quote(secret, safe=""), quote_plus(secret), repr(secret)[1:-1]}:
+            # A short one is part of many words: it is hidden only where it stands as a value.
+            shape = "{}" if len(form) > _SHORT_SECRET else "(?<=[:='\"]){}(?=[@&;,'\"\\s]|$)"
+            text = re.sub(shape.format(re.escape(form)), "***", text)
     return text

@@ -17,6 +17,7 @@ ALLOWED = "allowed: a file's path, sqlite:///PATH, or postgresql://USER@HOST/DAT
 _POSTGRESQL = ("postgresql", "postgres", "postgresql+psycopg")
 _SQLITE = ("sqlite", "sqlite+pysqlite")
 _SECRET = re.compile(r"(?i)([?&](?:ssl)?(?:password|passphrase|secret|token)=)[^&]*")
+_NO_SCHEME = re.compile(r"(?s)^([^/:@]*):.*@(?=.)")
 _USERINFO = re.compile(r"(?s)(://[^:/@?]*):.*@")
 
 
@@ -33,8 +34,12 @@ def database_url(text: str | None = None) -> str:
     Secrets in it are kept: show it through `shown_url`. UsageError when it is no URL of a kind we
     know.
     """
-    chosen = text or os.environ.get(ENVIRONMENT) or str(default_path())
-    return parse_url(chosen).render_as_string(hide_password=False)
+    return located(text).render_as_string(hide_password=False)
+
+
+def located(text: str | None = None) -> URL:
+    """`database_url(text)`, parsed."""
+    return parse_url(text or os.environ.get(ENVIRONMENT) or str(default_path()))
 
 
 def parse_url(text: str) -> URL:
@@ -45,6 +50,12 @@ def parse_url(text: str) -> URL:
     if text == ":memory:":
         return URL.create("sqlite")
     if "://" not in text:
+        if _NO_SCHEME.match(text):
+            shown = _NO_SCHEME.sub(r"\1:***@", text)
+            raise UsageError(
+                f"database {shown!r} names a user and a password, but no kind of server; {ALLOWED} "
+                "(./PATH for a file of such a name)"
+            )
         return URL.create("sqlite", database=_absolute(text))
     try:
         url = make_url(text)

@@ -81,7 +81,9 @@ class PartIds:
     ) -> dict[str, int]:
         known = self._known[kind]
         by_address = {part.address: part for part in parts}
-        ids = {address: known[address] for address in by_address if address in known}
+        # One look for each: another thread may clear `known` at any moment.
+        held = {address: known.get(address) for address in by_address}
+        ids = {address: id_ for address, id_ in held.items() if id_ is not None}
         missing = {bytes.fromhex(address): address for address in by_address if address not in ids}
         if missing:
             table = TABLES[kind]

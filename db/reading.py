@@ -18,7 +18,7 @@ from perfmodel.records import Measurement
 
 COUNTED = (
     "devices", "software", "workloads", "configurations", "measurements", "studies", "launches",
-    "models",
+    "launch_outcomes", "models",
 )  # fmt: skip
 BATCH = 2000
 """Rows of measurements turned into records at a time."""
@@ -78,26 +78,38 @@ def read_measurements(
     return found
 
 
-def read_studies(connection: Connection) -> dict[int, Study]:
+def read_studies(connection: Connection, *conditions: ColumnElement[bool]) -> dict[int, Study]:
     """Id → study, in the order they were added."""
     table = schema.studies
-    query = select(table.c.id, table.c.record).order_by(table.c.id)
+    query = select(table.c.id, table.c.record).where(*conditions).order_by(table.c.id)
     return {id_: Study.from_json(parse(record)) for id_, record in connection.execute(query)}
 
 
-def read_launches(connection: Connection) -> list[Launch]:
-    """Launches by their start, the latest last."""
-    table = schema.launches
-    rows = connection.execute(select(table).order_by(table.c.id)).all()
-    studies = read_studies(connection)
-    achieved: dict[int, Measurement] = {}
-    wanted = {row.achieved_id for row in rows if row.achieved_id is not None}
+def read_launches(connection: Connection, limit: int | None) -> list[Launch]:
+    """The `limit` launches started last (None: every one), the latest last, as last recorded."""
+    table, outcomes = schema.launches, schema.launch_outcomes
+    query = select(table).order_by(table.c.started_at.desc(), table.c.id.desc()).limit(limit)
+    rows = connection.execute(query).all()[::-1]
+    became: dict[int, Any] = {}
+    for chunk in chunks(row.id for row in rows):
+        query = select(outcomes).where(outcomes.c.launch_id.in_(chunk)).order_by(outcomes.c.id)
+        became.update((outcome.launch_id, outcome) for outcome in connection.execute(query))
+    studies: dict[int, Study] = {}
+    for chunk in chunks({row.study_id for row in rows}):
+        studies |= read_studies(connection, schema.studies.c.id.in_(chunk))
+    achieved: dict[int | None, Measurement] = {}
+    wanted = {outcome.achieved_id for outcome in became.values()} - {None}
     for chunk in chunks(wanted):
         achieved.update(read_measurements(connection, schema.measurements.c.id.in_(chunk)))
-    launches = [
-        launch_of(row.record, studies[row.study_id], achieved.get(row.achieved_id)) for row in rows
+    return [
+        launch_of(
+            row.record,
+            studies[row.study_id],
+            outcome=became[row.id].record if row.id in became else None,
+            achieved=achieved.get(became[row.id].achieved_id) if row.id in became else None,
+        )
+        for row in rows
     ]
-    return sorted(launches, key=lambda launch: launch.started_at)
 
 
 def read_models(connection: Connection, kind: str | None) -> list[StoredModel]:

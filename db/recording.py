@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,21 +17,40 @@ from db.rows import (
     escape,
     launch_row,
     measurement_row,
+    outcome_row,
     parse,
     study_row,
 )
 from perfmodel.history import Launch, Study
+from perfmodel.identity import canonical_json, content_address
 from perfmodel.records import (
     Configuration,
     Device,
     Measurement,
     Software,
     Workload,
-    canonical_json,
-    content_address,
 )
 
 Encoded = Sequence[tuple[Measurement, Row]]
+
+
+BATCH_MEASUREMENTS = 5000
+BATCH_SAMPLES = 2_000_000
+"""What one transaction of many measurements writes at most (the last one may hold more samples)."""
+
+
+def batches(measurements: Iterable[Measurement]) -> Iterator[list[Measurement]]:
+    """`measurements` in lists that fit into memory, and into a transaction others can wait for."""
+    batch: list[Measurement] = []
+    samples = 0
+    for measurement in measurements:
+        batch.append(measurement)
+        samples += len(measurement.samples)
+        if len(batch) >= BATCH_MEASUREMENTS or samples >= BATCH_SAMPLES:
+            yield batch
+            batch, samples = [], 0
+    if batch:
+        yield batch
 
 
 def encoded(measurements: Iterable[Measurement]) -> Encoded:
@@ -79,16 +98,19 @@ def record_study(connection: Connection, known: PartIds, study: Study) -> tuple[
 
 
 def record_launch(connection: Connection, known: PartIds, launch: Launch) -> int:
-    """1 if it was new; its study and what it reached are recorded with it."""
+    """How many of its two rows (start, outcome) were new; its study and measurement go with it."""
     record_study(connection, known, launch.study)
-    row = launch_row(launch) | {
-        "study_id": _id(connection, schema.studies, launch.study.address),
-        "achieved_id": None,
-    }
+    study_id = _id(connection, schema.studies, launch.study.address)
+    new = insert_new(connection, schema.launches, [launch_row(launch) | {"study_id": study_id}])
+    outcome = outcome_row(launch)
+    if outcome is None:
+        return new
+    outcome["launch_id"] = _id(connection, schema.launches, launch.address)
+    outcome["achieved_id"] = None
     if launch.achieved is not None:
         record_measurements(connection, known, encoded([launch.achieved]))
-        row["achieved_id"] = _id(connection, schema.measurements, launch.achieved.address)
-    return insert_new(connection, schema.launches, [row])
+        outcome["achieved_id"] = _id(connection, schema.measurements, launch.achieved.address)
+    return new + insert_new(connection, schema.launch_outcomes, [outcome])
 
 
 def model_row(content: bytes, *, kind: str, trained_on: Mapping[str, Any]) -> Row:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-import struct
 from collections.abc import Mapping
 from typing import Any
 
 from perfmodel.errors import RecordError
 from perfmodel.history import Launch, Study
+from perfmodel.identity import (
+    canonical_json,
+    content_address,
+    pack_samples,
+    unpack_samples,
+)
 from perfmodel.records import (
     MEMORY_KEYS,
     Configuration,
@@ -22,7 +27,6 @@ from perfmodel.records import (
     Prediction,
     Software,
     Workload,
-    canonical_json,
 )
 
 Row = dict[str, Any]
@@ -51,18 +55,6 @@ def escape(text: str) -> str:
 def unescape(text: str) -> str:
     """Inverse of `escape`."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text) if "\\" in text else text
-
-
-def pack_samples(samples: tuple[float, ...]) -> bytes:
-    """Little-endian float64."""
-    return struct.pack(f"<{len(samples)}d", *samples)
-
-
-def unpack_samples(packed: bytes) -> tuple[float, ...]:
-    """Inverse of `pack_samples`; RecordError for a torn value."""
-    if len(packed) % 8:
-        raise RecordError(f"samples of {len(packed)} bytes; allowed: a multiple of 8")
-    return struct.unpack(f"<{len(packed) // 8}d", packed)
 
 
 def parse(text: str) -> Any:
@@ -106,10 +98,9 @@ def measurement_row(measurement: Measurement) -> Row:
         "measured_at": escape(measurement.measured_at),
         "failure_reason": str(failure.reason) if failure else None,
         "failure_detail": escape(failure.detail) if failure else None,
+        "failure_output": escape(failure.output) if failure else None,
         "exit_code": _integer("exit_code", failure.exit_code) if failure else None,
-        "conditions": (
-            canonical_json(measurement.conditions.to_json()) if measurement.conditions else None
-        ),
+        "conditions": measurement.conditions.canonical if measurement.conditions else None,
         "samples": pack_samples(measurement.samples),
     }
     for key in MEMORY_KEYS:
@@ -127,7 +118,12 @@ def measurement_of(row: Fetched, parts: Mapping[type[Part], Part]) -> Measuremen
             raise RecordError(
                 f"failure reason {row['failure_reason']!r}; allowed: {', '.join(FailureReason)}"
             ) from error
-        failure = Failure(reason, unescape(row["failure_detail"] or ""), row["exit_code"])
+        failure = Failure(
+            reason,
+            detail=unescape(row["failure_detail"]),
+            exit_code=row["exit_code"],
+            output=unescape(row["failure_output"]),
+        )
     return Measurement(
         device=parts[Device],  # type: ignore[arg-type]
         software=parts[Software],  # type: ignore[arg-type]
@@ -152,25 +148,38 @@ def study_row(study: Study, *, created_at: str) -> Row:
 
 
 def launch_row(launch: Launch) -> Row:
-    """A launch's row without its id, its study's and its measurement's."""
+    """The row of a launch's start without its id and its study's."""
     return {
         "address": bytes.fromhex(launch.address),
         "started_at": escape(launch.started_at),
-        "record": canonical_json(launch.to_json()),
+        "record": canonical_json(launch.start_to_json()),
     }
 
 
-def launch_of(record: str, study: Study, achieved: Measurement | None) -> Launch:
-    """Inverse of `launch_row`."""
-    data = parse(record)
+def outcome_row(launch: Launch) -> Row | None:
+    """The row of what became of a launch, without any id; None if nothing is known yet."""
+    outcome = launch.outcome_to_json()
+    if outcome is None:
+        return None
+    return {
+        "address": bytes.fromhex(content_address("launch_outcome", outcome)),
+        "record": canonical_json(outcome),
+    }
+
+
+def launch_of(
+    record: str, study: Study, outcome: str | None, achieved: Measurement | None
+) -> Launch:
+    """Inverse of `launch_row` and `outcome_row`."""
+    data, known = parse(record), parse(outcome) if outcome else {}
     try:
         return Launch(
             study=study,
             configuration=Configuration(data["configuration"]),
             command=tuple(data["command"]),
             started_at=data["started_at"],
-            seconds=data["seconds"],
-            exit_code=data["exit_code"],
+            seconds=known.get("seconds"),
+            exit_code=known.get("exit_code"),
             predicted=Prediction.from_json(data["predicted"]) if data["predicted"] else None,
             achieved=achieved,
         )

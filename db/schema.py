@@ -8,6 +8,8 @@ Core tables rather than mapped classes: rows never become objects of their own (
 - A part's `record` is its canonical JSON and the truth; the columns beside it serve look-ups.
 - Samples are little-endian float64; `seconds` is their median, kept only so that an index can
   answer "the fastest of this workload on this device" without reading samples.
+- A launch is a row when it starts; what became of it are later rows of `launch_outcomes`, the last
+  one holding. Rows are never changed.
 - Free text (names, details) goes through `rows.escape`, since PostgreSQL refuses NUL.
 """
 
@@ -86,10 +88,15 @@ measurements = _table(
     _text("measured_at"),
     _text("failure_reason", nullable=True),
     _text("failure_detail", nullable=True),
+    _text("failure_output", nullable=True),
     Column("exit_code", BigInteger),
     _text("conditions", nullable=True),
     Column("samples", LargeBinary, nullable=False),
     Index(None, "workload_id", "device_id", "seconds"),
+    # Not software_id alone: SQLite would take that one for a workload's measurements under a
+    # software, and read everything one user ever measured.
+    Index(None, "software_id", "workload_id", "device_id"),
+    Index(None, "configuration_id"),
 )
 studies = _table(
     "studies",
@@ -102,9 +109,18 @@ studies = _table(
 launches = _table(
     "launches",
     _reference("study_id", "studies"),
-    _reference("achieved_id", "measurements", nullable=True),
     _text("started_at"),
     _text("record"),
+    Index(None, "study_id"),
+    Index(None, "started_at"),
+)
+launch_outcomes = _table(
+    "launch_outcomes",
+    _reference("launch_id", "launches"),
+    _reference("achieved_id", "measurements", nullable=True),
+    _text("record"),
+    Index(None, "launch_id"),
+    Index(None, "achieved_id"),
 )
 models = _table(
     "models",

@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from db import schema
 from db.connection import Database, check_file
 from db.faults import translated
-from db.location import database_url, parse_url, place
+from db.location import located, place
 from db.migrate import bring_up_to_date, schema_version
 from db.parts import PartIds, insert_new
 from db.reading import (
@@ -29,7 +29,14 @@ from db.reading import (
     read_size_bytes,
     read_studies,
 )
-from db.recording import encoded, model_row, record_launch, record_measurements, record_study
+from db.recording import (
+    batches,
+    encoded,
+    model_row,
+    record_launch,
+    record_measurements,
+    record_study,
+)
 from perfmodel.history import Launch, Study
 from perfmodel.records import Device, Measurement, Software, Workload
 
@@ -59,7 +66,7 @@ class Store:
         Without `create`, a database that isn't there or holds nothing of ours is an error.
         UsageError for a malformed URL, SchemaVersionError for a newer schema, else StorageError.
         """
-        parsed = parse_url(database_url(url))
+        parsed = located(url)
         if parsed.get_backend_name() == "sqlite" and parsed.database:
             check_file(Path(parsed.database), create=create)
         database = Database(parsed)
@@ -90,10 +97,16 @@ class Store:
         self.close()
 
     def add(self, measurements: Iterable[Measurement]) -> int:
-        """Record measurements in one transaction; how many of them were new."""
-        rows = encoded(measurements)
-        if not rows:
-            return 0
+        """Record measurements; how many of them were new.
+
+        Up to BATCH_MEASUREMENTS are one transaction: all of them or none. More (an import) are
+        several, taken from the iterable as they are written: after an error or a kill the
+        earlier ones are kept, and adding everything again goes on from there.
+        """
+        return sum(self._add(batch) for batch in batches(measurements))
+
+    def _add(self, batch: Iterable[Measurement]) -> int:
+        rows = encoded(batch)
         new, ids = self._database.write(lambda c: record_measurements(c, self._parts, rows))
         self._parts.remember(ids)
         return new
@@ -132,12 +145,16 @@ class Store:
         return list(self._database.read(read_studies).values())
 
     def add_launch(self, launch: Launch) -> bool:
-        """Record a launch, with its study and what it reached; whether the launch was new."""
+        """Record a launch, with its study and what it reached; whether anything was new.
+
+        Called when it starts and again when more is known: rows are added, none is changed, and
+        the last outcome recorded is the one read.
+        """
         return bool(self._database.write(lambda c: record_launch(c, self._parts, launch)))
 
-    def launches(self) -> list[Launch]:
-        """Every launch, the latest started last."""
-        return self._database.read(read_launches)
+    def launches(self, limit: int | None = None) -> list[Launch]:
+        """The `limit` launches started last (None: every one), the latest started last."""
+        return self._database.read(lambda c: read_launches(c, limit))
 
     def add_model(self, content: bytes, *, kind: str, trained_on: Mapping[str, Any]) -> str:
         """Record a fitted model (bytes of `perfmodel.artifact`); its content address.

@@ -15,12 +15,12 @@ from safetensors.numpy import load as load_tensors
 
 from perfmodel.errors import ArtifactError, PerfModelError
 from perfmodel.features import axes
+from perfmodel.identity import canonical_json
 from perfmodel.predictors.affine import AffinePrior
 from perfmodel.predictors.boosted import Forest
 from perfmodel.predictors.feasibility import Feasibility, Logistic
 from perfmodel.predictors.surface import Surface
 from perfmodel.predictors.trees import Seen, TreesPredictor, memory_prior, time_prior
-from perfmodel.records import canonical_json
 from perfmodel.space import Space
 
 FORMAT = "perfmodel"

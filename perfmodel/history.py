@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from perfmodel.errors import RecordError
+from perfmodel.identity import content_address
 from perfmodel.records import (
     Configuration,
     Device,
@@ -15,7 +16,6 @@ from perfmodel.records import (
     Prediction,
     Software,
     Workload,
-    content_address,
 )
 from perfmodel.space import Space
 
@@ -84,35 +84,66 @@ class Study:
 
 @dataclass(frozen=True)
 class Launch:
-    """A started run: what was chosen, what was predicted and what it reached.
+    """A started run: what was chosen, what was predicted and, once known, what became of it.
 
-    `achieved` is None when the run made no step. Times are UTC ISO 8601; `seconds` is the wall
-    time of the whole run.
+    It is recorded when it starts and again whenever more is known, so that a killed `tune` loses
+    nothing: its address is that of the start, and the rest is its outcome. `seconds` (wall time of
+    the whole run) and `exit_code` are None while it runs, or if its end wasn't seen; `achieved`
+    until it is measured, or if it made no step. Times are UTC ISO 8601.
     """
 
     study: Study
     configuration: Configuration
     command: tuple[str, ...]
     started_at: str
-    seconds: float
-    exit_code: int
+    seconds: float | None = None
+    exit_code: int | None = None
     predicted: Prediction | None = None
     achieved: Measurement | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON value; study and achieved measurement by content address."""
+    def __post_init__(self) -> None:
+        if (self.seconds is None) != (self.exit_code is None):
+            raise RecordError(
+                f"a launch of {self.seconds!r} seconds with exit code {self.exit_code!r}; "
+                "allowed: both (it ended) or neither"
+            )
+
+    @property
+    def ended(self) -> bool:
+        """Whether its end was seen."""
+        return self.exit_code is not None
+
+    def start_to_json(self) -> dict[str, Any]:
+        """What is known when it starts, as a plain JSON value; the study by content address."""
         return {
             "study": self.study.address,
             "configuration": self.configuration.to_json(),
             "command": list(self.command),
             "started_at": self.started_at,
+            "predicted": self.predicted.to_json() if self.predicted else None,
+        }
+
+    def outcome_to_json(self) -> dict[str, Any] | None:
+        """What became of it, as a plain JSON value naming the launch; None if nothing is known."""
+        if not self.ended and self.achieved is None:
+            return None
+        return {
+            "launch": self.address,
             "seconds": self.seconds,
             "exit_code": self.exit_code,
-            "predicted": self.predicted.to_json() if self.predicted else None,
+            "achieved": self.achieved.address if self.achieved else None,
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON value; study and achieved measurement by content address."""
+        return {
+            **self.start_to_json(),
+            "seconds": self.seconds,
+            "exit_code": self.exit_code,
             "achieved": self.achieved.address if self.achieved else None,
         }
 
     @cached_property
     def address(self) -> str:
-        """Content address."""
-        return content_address("launch", self.to_json())
+        """Content address of the start: the same before, during and after the run."""
+        return content_address("launch", self.start_to_json())

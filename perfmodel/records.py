@@ -1,22 +1,27 @@
 """The records everything else speaks: frozen values with JSON both ways and a content address.
 
-A content address is the SHA-256 (hex) of a record's canonical JSON, prefixed with its kind: two
-machines that record the same thing name it alike, so importing it twice adds nothing.
+An address is computed once for each object, and a measurement's is made of its parts' addresses:
+whoever records many shares the device, software, workload and configuration between them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from perfmodel.errors import RecordError
+from perfmodel.identity import (
+    canonical_json,
+    content_address,
+    observation_address,
+    pack_samples,
+    paired,
+)
 
 T = TypeVar("T")
 
@@ -24,27 +29,14 @@ Value = bool | int | float | str
 """One value of a parameter, a fact or a shape."""
 
 WORKLOAD_KINDS = ("kernel", "operator", "step")
+OUTPUT_CHARACTERS = 8192
+"""What a failure keeps of a process's output: its end."""
 MEMORY_KEYS = ("allocated_bytes", "reserved_bytes", "device_bytes", "resident_bytes")
 
 
 def value_text(value: Value) -> str:
     """A value as it is written on a command line: booleans are `true` and `false`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no spaces; NaN and infinity are refused with RecordError."""
-    try:
-        return json.dumps(
-            value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-        )
-    except (TypeError, ValueError) as error:
-        raise RecordError(f"{str(value)[:80]!r} can't be written as JSON: {error}") from error
-
-
-def content_address(kind: str, value: Any) -> str:
-    """SHA-256 hex digest (64 characters) of `kind` and the canonical JSON of `value`."""
-    return hashlib.sha256(f"{kind}\n{canonical_json(value)}".encode()).hexdigest()
 
 
 def _scalars(name: str, items: Mapping[str, Any]) -> dict[str, Value]:
@@ -83,9 +75,12 @@ class Facts(Mapping[str, Value]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Facts):
             return NotImplemented
-        return self._hash == other._hash and canonical_json(self._items) == canonical_json(
-            other._items
-        )
+        return self._hash == other._hash and self.canonical == other.canonical
+
+    @cached_property
+    def canonical(self) -> str:
+        """Canonical JSON: equal for equal facts only."""
+        return canonical_json(self._items)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._items!r})"
@@ -127,14 +122,7 @@ class Device:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON value."""
-        return {
-            "kind": self.kind,
-            "vendor": self.vendor,
-            "model": self.model,
-            "architecture": self.architecture,
-            "memory_bytes": self.memory_bytes,
-            "units": self.units,
-        }
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Device:
@@ -209,21 +197,25 @@ class FailureReason(StrEnum):
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure is data: its reason, one line of detail, exit code, last lines printed."""
+    """A failure is data: its reason, one line of detail, exit code, last lines printed.
+
+    Only the last OUTPUT_CHARACTERS of `output` are kept.
+    """
 
     reason: FailureReason
     detail: str = ""
     exit_code: int | None = None
     output: str = ""
 
+    def __post_init__(self) -> None:
+        # Here, so that the record is the same before and after any store or file.
+        object.__setattr__(self, "detail", paired(self.detail))
+        object.__setattr__(self, "output", paired(self.output)[-OUTPUT_CHARACTERS:])
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON value."""
-        return {
-            "reason": str(self.reason),
-            "detail": self.detail,
-            "exit_code": self.exit_code,
-            "output": self.output,
-        }
+        kept = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**kept, "reason": str(self.reason)}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Failure:
@@ -348,11 +340,30 @@ class Measurement:
 
     @cached_property
     def address(self) -> str:
-        """Content address: of the parts' addresses and everything observed."""
-        own = self.to_json()
-        for part in ("device", "software", "workload", "configuration"):
-            own[part] = getattr(self, part).address
-        return content_address("measurement", own)
+        """Content address: SHA-256 of seven lines, each ended by a newline, and the samples.
+
+        The lines: the word `measurement`; the addresses of device, software, workload and
+        configuration; canonical JSON of [measured_at, ranks, [memory by MEMORY_KEYS], failure],
+        where failure is null or [reason, detail, exit_code, output]; canonical JSON of the
+        conditions. The samples follow as little-endian float64.
+        """
+        failure, memory = self.failure, self.memory
+        head = (
+            self.measured_at,
+            self.ranks,
+            [getattr(memory, key) for key in MEMORY_KEYS],
+            failure and (failure.reason, failure.detail, failure.exit_code, failure.output),
+        )
+        return observation_address(
+            (
+                self.device.address,
+                self.software.address,
+                self.workload.address,
+                self.configuration.address,
+            ),
+            (canonical_json(head), self.conditions.canonical),
+            pack_samples(self.samples),
+        )
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from typing import Any
 
 from perfmodel.errors import SpaceError
 from perfmodel.expressions import Expression
-from perfmodel.records import Configuration, Value, content_address
+from perfmodel.identity import content_address
+from perfmodel.records import Configuration, Value
 
 MAX_CONFIGURATIONS = 200_000
 """Largest product of value counts that is enumerated."""

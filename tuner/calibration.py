@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collectors.calibrate import Calibration, calibrate
+from collectors.calibrate import Calibration, calibrate, tried
 from db.store import Store
 from perfmodel.records import Device, Measurement, Software
 
@@ -12,6 +12,11 @@ def known_calibration(store: Store, device: Device, software: Software) -> Calib
     return Calibration.from_measurements(
         store.measurements(device=device, software=software, kind="operator")
     )
+
+
+def needs_calibration(store: Store, device: Device, software: Software) -> bool:
+    """Whether it was never tried; what failed once isn't tried at every run."""
+    return not tried(store.measurements(device=device, software=software, kind="operator"))
 
 
 def measure_calibration(

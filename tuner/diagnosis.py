@@ -41,10 +41,10 @@ def diagnose(database: str | None, interpreter: str) -> list[Finding]:
     """Everything, in the order a user should read it."""
     try:
         software = recognise_software(interpreter)
+        device = recognise_device(software)
     except MeasurementError as error:
         advice = "name the Python your script runs under: --python"
-        return [Finding("torch", "problem", error.message, advice), *_packages(), _script()]
-    device = recognise_device(software)
+        return [Finding("device", "problem", error.message, advice), *_packages(), _script()]
     return [
         *_device(device, software),
         _torch(software, interpreter),

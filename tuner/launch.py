@@ -13,15 +13,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
 from collectors.clock import StoppingRule
-from collectors.isolate import peak_resident_bytes
+from collectors.processes import peak_resident_bytes
 from collectors.script import runtime_parameters
 from collectors.script.command import ScriptCommand
 from collectors.script.events import Listener, probe_environment
@@ -50,12 +50,15 @@ def launch_run(
     chosen: Chosen,
     *,
     folder: Path | None = None,
+    record: Callable[[Launch], object] = lambda launch: None,
     step_optimizer: int | None = None,
     output: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Launch:
     """Run `command` to its end and return the record; its exit code is `Launch.exit_code`.
 
+    `record` is given the launch as it starts and again when its step time is known, so that one
+    whose end nobody sees is known too; the end is the caller's to record.
     `folder` is what `{trial_dir}` stands for, made when the command uses it. `output` is a
     file descriptor for its standard output (None: ours). SIGINT and SIGTERM that
     reach us are forwarded; a Ctrl-C on the terminal goes to the run alone. MeasurementError if it
@@ -73,19 +76,19 @@ def launch_run(
     with Listener() as listener:
         full = probe_environment(base, listener.path, settings)
         stream = StepStream(listener, LAUNCH_RULE, step_optimizer=step_optimizer)
+        launch = Launch(
+            chosen.study, chosen.configuration, argv, started_at, predicted=chosen.predicted
+        )
+
+        def known(resident: int | None) -> Launch:
+            return replace(
+                launch, achieved=_achieved(chosen, stream, resident, time.monotonic() - start)
+            )
+
         with _Run(argv, full, output) as run:
-            resident = _watch(run, listener, stream)
-    seconds = time.monotonic() - start
-    return Launch(
-        study=chosen.study,
-        configuration=chosen.configuration,
-        command=argv,
-        started_at=started_at,
-        seconds=seconds,
-        exit_code=run.exit_code,
-        predicted=chosen.predicted,
-        achieved=_achieved(chosen, stream, resident, seconds),
-    )
+            record(launch)
+            launch = _watch(run, listener, stream, known=known, record=record)
+    return replace(launch, seconds=time.monotonic() - start, exit_code=run.exit_code)
 
 
 def _make(folder: Path) -> None:
@@ -209,20 +212,30 @@ def _own_terminal() -> int | None:
         return None
 
 
-def _watch(run: _Run, listener: Listener, stream: StepStream) -> int | None:
-    """Hear the steps until the run ends; its largest rank's peak resident set, in bytes."""
+def _watch(
+    run: _Run,
+    listener: Listener,
+    stream: StepStream,
+    *,
+    known: Callable[[int | None], Launch],
+    record: Callable[[Launch], object],
+) -> Launch:
+    """Hear the steps until their time is known or the run ends, and wait for its end."""
     resident = 0
     # Waiting for the process, not for its messages, wakes us less often.
     while not run.wait(POLL_SECONDS):
-        if not listener.closed:
-            stream.poll()
-            resident = max(resident, *peak_resident_bytes(stream.pids).values(), 0)
-            if stream.done or stream.hopeless:
-                listener.close()
-    if not listener.closed:
         stream.poll()
+        resident = max(resident, *peak_resident_bytes(stream.pids).values(), 0)
+        if stream.done or stream.hopeless or stream.blind:
+            listener.close()
+            launch = known(resident or None)
+            record(launch)
+            while not run.wait(POLL_SECONDS):
+                pass
+            return launch
+    stream.poll()
     stream.finish("ended")
-    return resident or None
+    return known(resident or None)
 
 
 def _achieved(
@@ -251,5 +264,8 @@ def _achieved(
             elapsed_seconds=seconds,
             warm_up_steps=observed.warm_up,
             stop_reason=observed.reason,
+            python=observed.python,
+            torch=observed.torch,
+            cuda_used=observed.cuda_used,
         ),
     )

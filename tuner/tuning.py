@@ -20,14 +20,14 @@ from rich.console import Console
 from collectors.clock import StoppingRule
 from collectors.machine import recognise_device, recognise_software
 from collectors.script import runner
-from collectors.script.command import script_workload
+from collectors.script.command import ScriptCommand, script_workload
 from db.store import Store
 from perfmodel.artifact import save
 from perfmodel.errors import Interrupted, MeasurementError, StorageError, StudyError
 from perfmodel.history import Launch, Study
 from perfmodel.predictors.trees import fit_predictor
 from perfmodel.records import Configuration, Facts, Measurement, Value
-from tuner.calibration import known_calibration, measure_calibration
+from tuner.calibration import known_calibration, measure_calibration, needs_calibration
 from tuner.jobs.script import ScriptJob
 from tuner.launch import Chosen, launch_run
 from tuner.quantities import seconds_text
@@ -55,6 +55,7 @@ class Request:
     retune: bool
     seed: int
     database: str | None
+    python: str | None
     json: bool
 
     @property
@@ -74,7 +75,8 @@ def tune(request: Request) -> int:
     """
     job = request.job
     console = Console(stderr=True)
-    software = recognise_software(job.command.interpreter)
+    interpreter = request.python or job.command.interpreter
+    software = recognise_software(interpreter)
     device = recognise_device(software)
     with Store.open(request.database) as store:
         study = Study(
@@ -90,7 +92,7 @@ def tune(request: Request) -> int:
         _say(console, f"device: {device.model}; {software.facts.get('torch', 'no torch found')}")
         with _interruptible():
             if not request.launch_only:
-                _calibrate(store, study, console, job.command.interpreter)
+                _calibrate(store, study, console, interpreter)
             outcome = _study(request, store, study, console)
         document = outcome_document(outcome, job.objective, assumed=job.assumed)
         if not request.json:
@@ -99,7 +101,7 @@ def tune(request: Request) -> int:
         status = 0
         if request.launch:
             launched = _launch(request, store, outcome, console)
-            status = launched.exit_code
+            status = launched.exit_code or 0
             document["launch"] = launch_document(launched, job.objective)
         if request.json:
             sys.stdout.write(json.dumps(document, indent=2) + "\n")
@@ -195,9 +197,21 @@ def _measurer(request: Request, study: Study) -> Callable[[Configuration], Measu
                 limits=limits,
                 step_optimizer=request.step_optimizer,
             )
-            return runner.run_trial(trial)
+            measured = runner.run_trial(trial)
+            _check_software(measured, job.command)
+            return measured
 
     return measure
+
+
+def _check_software(measured: Measurement, command: ScriptCommand) -> None:
+    """MeasurementError if the steps were made under another torch than this study is of."""
+    ran, known = measured.conditions.get("torch"), measured.software.facts.get("torch")
+    if ran is not None and ran != known:
+        raise MeasurementError(
+            f"the steps of {command.template[0]!r} ran under torch {ran}, but torch {known} was "
+            f"found for it; name its Python ({measured.conditions.get('executable')}) with --python"
+        )
 
 
 @contextmanager
@@ -216,7 +230,7 @@ def _temporary_folder() -> Iterator[Path]:
 
 def _calibrate(store: Store, study: Study, console: Console, interpreter: str | None) -> None:
     """Measure what the device sustains, once per device and software, outside the budget."""
-    if known_calibration(store, study.device, study.software) is not None:
+    if not needs_calibration(store, study.device, study.software):
         return
     _say(console, "calibrating this device, once (sustained FLOP/s and memory bandwidth)")
     measured = measure_calibration(
@@ -229,6 +243,13 @@ def _calibrate(store: Store, study: Study, console: Console, interpreter: str | 
 
 def _launch(request: Request, store: Store, outcome: Outcome, console: Console) -> Launch:
     """Start the whole run with the winner and record what it reached."""
+
+    def record(launch: Launch) -> None:
+        try:
+            store.add_launch(launch)
+        except StorageError as error:  # the run itself matters more
+            _say(console, f"note: the launch was not recorded: {error.message}")
+
     _say(console, f"launching with {outcome.winner}")
     folder = Path("tune-launches", datetime.now().strftime("%Y%m%d-%H%M%S"))
     if request.job.command.uses_trial_dir:
@@ -237,13 +258,11 @@ def _launch(request: Request, store: Store, outcome: Outcome, console: Console) 
         request.job.command,
         Chosen(outcome.study, outcome.winner, outcome.expected),
         folder=folder,
+        record=record,
         step_optimizer=request.step_optimizer,
         output=sys.stderr.fileno() if request.json else None,
     )
-    try:
-        store.add_launch(launched)
-    except StorageError as error:  # the run is over: its own exit code matters more
-        _say(console, f"error: the launch was not recorded: {error.message}")
+    record(launched)
     for line in launch_lines(launched, request.job.objective):
         _say(console, line)
     return launched

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shlex
 import shutil
@@ -19,7 +20,10 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 # {{{name}}} is a value in braces, {{name}} is the text {name}, {name} is a value. All other braces
 # (JSON, format strings) are the user's own.
 _PLACEHOLDER = re.compile(rf"\{{\{{\{{({_NAME})\}}\}}\}}|\{{\{{({_NAME})\}}\}}|\{{({_NAME})\}}")
-_PYTHON = re.compile(r"^(python|pypy)[0-9.]*$")
+# python, python3.13t (free-threaded), python3.12d and python3-dbg (debugging), pypy3.
+_PYTHON = re.compile(r"^(?:python|pypy)[0-9.]*(?:t?d?|-dbg)$")
+# Programs that are Python scripts themselves and run a command under another Python.
+_RUNNERS = ("conda", "mamba", "poetry", "pipenv", "pdm", "hatch", "uv", "uvx", "pixi", "tox", "nox")
 _FLAGS_WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
@@ -92,20 +96,26 @@ class ScriptCommand:
 
     @property
     def interpreter(self) -> str | None:
-        """The Python that runs it: the program itself, or the one a launcher's first line names."""
+        """The Python that runs it: the program itself, or the one a launcher's first line names.
+
+        None where only a run can tell (`uv run`, `conda run`, a shell script).
+        """
         program = shutil.which(self.template[0])
-        if program is None:
+        name = Path(self.template[0]).name
+        if program is None or name in _RUNNERS:
             return None
-        program = str(Path(program).absolute())  # not resolved: a venv's link is its identity
+        if name == "env":
+            return _after_env(self.template[1:])
         if self.is_python:
-            return program
+            # Not resolved: a venv's link is its identity.
+            return os.path.abspath(program)  # noqa: PTH100 (Path.absolute needs a live folder)
         try:
             with Path(program).open("rb") as stream:
                 first = stream.readline(512).decode(errors="replace").strip()
         except OSError:
             return None
         words = first.removeprefix("#!").split() if first.startswith("#!") else []
-        words = [w for w in words if w != "/usr/bin/env"]
+        words = [w for w in words if w not in ("/usr/bin/env", "-S")]
         if words and _PYTHON.match(Path(words[0]).name):
             return shutil.which(words[0])
         return None
@@ -115,12 +125,12 @@ class ScriptCommand:
         """The file of the script or of the `-m` module, as far as it can be told."""
         words = list(self.template[1:])
         for index, word in enumerate(words):
-            if word.endswith(".py") and Path(word).is_file():
+            if word.endswith(".py") and _is_file(word):
                 return Path(word)
             if word == "-m" and index + 1 < len(words):
                 path = Path(*words[index + 1].split("."))
                 for candidate in (path.with_suffix(".py"), path / "__main__.py"):
-                    if candidate.is_file():
+                    if _is_file(candidate):
                         return candidate
         return None
 
@@ -139,6 +149,31 @@ class ScriptCommand:
         return tuple(found) if self.is_python else ()
 
 
+def _is_file(path: str | Path) -> bool:
+    # Path.is_file raises for a folder that may not be searched.
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def _after_env(words: tuple[str, ...]) -> str | None:
+    """The Python that `env` starts; None if its options or a PATH of its own may change that."""
+    for index, word in enumerate(words):
+        name, assigned, _ = word.partition("=")
+        if not assigned and not word.startswith("-"):
+            return ScriptCommand(words[index:]).interpreter
+        if name == "PATH" or word.startswith("-"):
+            return None
+    return None
+
+
+def _source(script: Path) -> str:
+    try:
+        return hashlib.sha256(script.read_bytes()).hexdigest()
+    except OSError as error:
+        raise UsageError(
+            f"script {str(script)!r} can't be read: {error.strerror}; allowed: a file you may read"
+        ) from error
+
+
 def script_workload(command: ScriptCommand, *, step_optimizer: int | None = None) -> Workload:
     """The workload that `command` stands for: its template and the content of its script.
 
@@ -146,7 +181,7 @@ def script_workload(command: ScriptCommand, *, step_optimizer: int | None = None
     means something else (`step_optimizer`).
     """
     script = command.script
-    source = hashlib.sha256(script.read_bytes()).hexdigest() if script else ""
+    source = _source(script) if script else ""
     name = script.stem if script else Path(command.template[0]).name
     if script is not None and name == "__main__":
         name = script.parent.name

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import selectors
-import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -85,6 +84,18 @@ class Note(Event):
 
 
 @dataclass(frozen=True)
+class Captured(Event):
+    """A step was recorded into a CUDA graph, whose replays the probe can't see."""
+
+
+@dataclass(frozen=True)
+class Failed(Event):
+    """The probe itself failed and falls silent; the script goes on."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Bye(Event):
     """It ended, or fell silent."""
 
@@ -124,25 +135,28 @@ _DECODERS: dict[str, Any] = {
     "O": _known,
     "C": _calls,
     "N": Note,
+    "G": Captured,
+    "F": Failed,
 }
 
 
 class Listener:
-    """The socket the probes connect to; a context manager that leaves no file behind.
-
-    `fileno` is readable when `poll` has something to return.
-    """
+    """The socket the probes connect to; a context manager that leaves no file behind."""
 
     def __init__(self) -> None:
         # Short, whatever TMPDIR is: a socket's path is limited to about 100 bytes.
         self._folder = Path(_short_folder())
         self.path = self._folder / "s"
-        self._selector = selectors.EpollSelector()
-        self._server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._connections: dict[int, socket.socket] = {}
         self._count = 0
         self.closed = False
+        self._held = contextlib.ExitStack()
+        self._held.callback(self._remove_folder)
         try:
+            self._selector = self._held.enter_context(selectors.EpollSelector())
+            self._server = self._held.enter_context(
+                socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            )
             self._server.bind(str(self.path))
             self._server.listen(BACKLOG)
             self._server.setblocking(False)
@@ -150,10 +164,6 @@ class Listener:
         except OSError as error:
             self.close()
             raise MeasurementError(f"no socket can be made at {self.path}: {error}") from error
-
-    def fileno(self) -> int:
-        """For another selector."""
-        return self._selector.fileno()
 
     def poll(self, timeout_seconds: float = 0.0) -> list[Event]:
         """What has arrived; waits up to `timeout_seconds` for the first of it."""
@@ -213,9 +223,13 @@ class Listener:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-        self._server.close()
-        self._selector.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._held.close()
+
+    def _remove_folder(self) -> None:
+        # Not shutil.rmtree, which needs a file descriptor: there may be none left.
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+            self._folder.rmdir()
 
     def __enter__(self) -> Listener:
         return self

@@ -12,18 +12,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from collectors.clock import MIN_USABLE, StoppingRule
-from collectors.isolate import (
-    Ended,
-    IsolatedProcess,
-    classify_failure,
-    peak_resident_bytes,
-)
+from collectors.isolate import Ended, IsolatedProcess, classify_failure
 from collectors.machine import machine_conditions
+from collectors.processes import peak_resident_bytes
 from collectors.script import runtime_parameters
 from collectors.script.command import ScriptCommand, script_workload
 from collectors.script.events import Listener, probe_environment
 from collectors.script.session import Observed, StepStream
 from collectors.script.trial_environment import trial_environment
+from perfmodel.errors import MeasurementError
 from perfmodel.records import (
     Configuration,
     Device,
@@ -42,6 +39,12 @@ __all__ = ["Limits", "Progress", "ScriptCommand", "Trial", "run_trial", "script_
 POLL_SECONDS = 0.05
 MEMORY_EVERY_SECONDS = 0.5
 
+HELLO_SECONDS = 30.0
+"""A Python that hasn't answered by then never will; a launcher may start its Python much later."""
+
+BLIND_SECONDS = 15.0
+"""How long the script may go on without a step that can be seen, once there is a reason for it."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -49,12 +52,20 @@ class Limits:
 
     deadline_seconds: float = 300.0
     """From its start to the end of its measurement."""
-    hello_seconds: float = 30.0
-    """From its start until the probe must have answered."""
+    hello_seconds: float | None = None
+    """From its start until the probe must have answered; None: HELLO_SECONDS for a command that is
+    a Python itself, else the deadline."""
     memory_limit_bytes: int | None = None
     """Host memory of all of its processes together."""
     grace_seconds: float = 1.0
     """Between SIGTERM and SIGKILL when it is ended."""
+
+    def hello_within(self, command: ScriptCommand) -> float:
+        """The seconds until the probe in `command` must have answered."""
+        if self.hello_seconds is not None:
+            return self.hello_seconds
+        longest = HELLO_SECONDS if command.is_python else math.inf
+        return min(longest, self.deadline_seconds)
 
 
 @dataclass(frozen=True)
@@ -101,7 +112,12 @@ def run_trial(
     variables, settings = runtime_parameters.split(
         trial.configuration, placeholders=trial.command.placeholders
     )
-    trial.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        trial.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MeasurementError(
+            f"the trial's folder {trial.folder} can't be made: {error.strerror}"
+        ) from error
     base = {**(os.environ if environment is None else environment), **variables}
     with Listener() as listener:
         full = probe_environment(
@@ -111,7 +127,7 @@ def run_trial(
         with IsolatedProcess.start(
             argv,
             environment=full,
-            directory=trial.directory or Path.cwd(),
+            directory=trial.directory,
             memory_limit_bytes=trial.limits.memory_limit_bytes,
         ) as process:
             run = _Run(trial, argv, process, listener, stream, on_progress)
@@ -139,6 +155,7 @@ class _Run:
         self._started = time.monotonic()
         self._resident = 0
         self._memory_read_at = 0.0
+        self._blind_since = math.inf
 
     @property
     def _elapsed(self) -> float:
@@ -154,8 +171,6 @@ class _Run:
         self._stream.finish("deadline" if stopped == "late" else "ended")
         observed = self._stream.observed()
         failure = self._failure(stopped, ended, observed)
-        if failure is not None:
-            failure = replace(failure, output=ended.last_words)
         # What our own trial does to the load and to the GPU isn't a condition of it.
         own = {k: v for k, v in before.items() if k in ("load1", "gpu_other_processes")}
         conditions = {**under_load, **own, **self._facts(observed)}
@@ -174,7 +189,8 @@ class _Run:
 
     def _watch(self) -> str:
         """Why watching stopped: done, ended, silent (no hello), late or hopeless (no order)."""
-        limits = self._trial.limits
+        deadline = self._trial.limits.deadline_seconds
+        hello = self._trial.limits.hello_within(self._trial.command)
         with selectors.DefaultSelector() as selector:
             selector.register(self._process, selectors.EVENT_READ)
             while True:
@@ -185,13 +201,20 @@ class _Run:
                     return "done"
                 if self._process.poll() is not None:
                     return "ended"
-                if self._stream.hopeless:
+                if self._stream.hopeless or self._blind_too_long():
                     return "hopeless"
-                if not self._stream.heard and self._elapsed > limits.hello_seconds:
+                if not self._stream.heard and self._elapsed > hello:
                     return "silent"
-                if self._elapsed > limits.deadline_seconds:
+                if self._elapsed > deadline:
                     return "late"
                 self._tell()
+
+    def _blind_too_long(self) -> bool:
+        if not self._stream.blind:
+            self._blind_since = math.inf
+        elif self._blind_since == math.inf:
+            self._blind_since = self._elapsed
+        return self._elapsed - self._blind_since > BLIND_SECONDS
 
     def _tell(self) -> None:
         now = time.monotonic()
@@ -235,34 +258,41 @@ class _Run:
             facts["stop_reason"] = observed.reason
             facts["calls_per_step"] = observed.calls_per_step
             facts["slowest_rank"] = observed.rank
+            facts["python"] = observed.python
+            facts["executable"] = observed.executable
+            facts["torch"] = observed.torch
+            facts["cuda_used"] = observed.cuda_used
             if math.isfinite(observed.relative_precision):
                 facts["relative_precision"] = observed.relative_precision
+            else:
+                facts["precision_unknown"] = True
         return facts
 
     def _failure(self, stopped: str, ended: Ended, observed: Observed | None) -> Failure | None:
-        if stopped == "done":
-            return None
+        said = ended.last_words
         if stopped == "silent":
-            return Failure(FailureReason.NOT_PROBED, self._why_silent())
-        if stopped == "hopeless":
-            return Failure(FailureReason.NO_STEPS, self._steps_made())
-        if stopped == "late":
-            return None if observed is not None else self._late(ended)
-        if not ended.succeeded:
+            return Failure(FailureReason.NOT_PROBED, self._why_silent(), output=said)
+        if stopped == "ended" and not ended.succeeded:
             return classify_failure(ended)
-        if observed is not None:
+        hopeless = stopped == "hopeless" and not self._stream.blind
+        if observed is not None and not hopeless:
             return None
+        if stopped in ("hopeless", "done"):
+            return Failure(FailureReason.NO_STEPS, self._steps_made(), output=said)
+        if stopped == "late":
+            return self._late(ended)
         if not self._stream.heard:
-            return Failure(FailureReason.NOT_PROBED, self._why_silent(), 0)
-        return Failure(FailureReason.NO_STEPS, self._why_no_steps(), 0)
+            return Failure(FailureReason.NOT_PROBED, self._why_silent(), 0, said)
+        return Failure(FailureReason.NO_STEPS, self._why_no_steps(), 0, said)
 
     def _late(self, ended: Ended) -> Failure:
         seconds = self._trial.limits.deadline_seconds
         failure = classify_failure(ended, deadline_seconds=seconds)
         if failure.reason is not FailureReason.TIMEOUT:  # a rank out of memory, the others waiting
             return failure
+        reason = FailureReason.NO_STEPS if self._stream.blind else FailureReason.TIMEOUT
         detail = f"no step time within {seconds:g} s: {self._steps_made()}"
-        return replace(failure, detail=detail, exit_code=None)
+        return replace(failure, reason=reason, detail=detail, exit_code=None)
 
     def _why_silent(self) -> str:
         command = " ".join(self._argv)[:200]
@@ -285,6 +315,8 @@ class _Run:
 
     def _steps_made(self) -> str:
         stream = self._stream
+        if stream.blind:
+            return stream.blind
         if not stream.torch_version:
             return "it never imported torch"
         counts = stream.call_counts

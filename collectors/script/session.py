@@ -5,13 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from collectors.clock import MIN_USABLE, AdaptiveClock, State, StoppingRule
+from collectors.clock import (
+    MIN_USABLE,
+    WARM_UP_LIMIT,
+    AdaptiveClock,
+    State,
+    StoppingRule,
+    warm_up_seconds,
+)
 from collectors.script.events import (
     Armed,
     Bye,
     Calls,
+    Captured,
     Event,
+    Failed,
     Hello,
     Known,
     Listener,
@@ -41,6 +51,11 @@ class Observed:
     allocated_bytes: int | None
     reserved_bytes: int | None
     device_bytes: int | None
+    python: str
+    executable: str
+    """Name of the interpreter's file, without its folder."""
+    torch: str
+    cuda_used: bool
 
 
 @dataclass
@@ -54,9 +69,13 @@ class _Process:
     world_size: int = 1
     gone: bool = False
     lost: bool = False
+    captured: bool = False
+    failed: str = ""
     next_settling: int = 0
     first_call: float | None = None
     last_call: float = 0.0
+    first_gaps: list[float] = field(default_factory=list)
+    warm_up_seconds: float = 0.0
     calls: int = 0
     steps: int = 0
     generation: int = 0
@@ -65,9 +84,26 @@ class _Process:
     finder: StepFinder = field(default_factory=StepFinder)
     clock: AdaptiveClock = field(default_factory=AdaptiveClock)
 
+    def heard_at(self, seconds: float) -> None:
+        """A call ended at this time."""
+        if self.first_call is None:
+            self.first_call = seconds
+        elif len(self.first_gaps) < 2 * WARM_UP_LIMIT:
+            self.first_gaps.append(seconds - self.last_call)
+            self.warm_up_seconds = warm_up_seconds(self.first_gaps)
+        self.last_call = seconds
+
+    @property
+    def spent_seconds(self) -> float:
+        """Since its first call, without what the first calls took to warm up (compilations)."""
+        if self.first_call is None:
+            return 0.0
+        return self.last_call - self.first_call - self.warm_up_seconds
+
     @property
     def usable(self) -> bool:
-        return len(self.clock.samples) >= MIN_USABLE
+        # What precedes the capture of a graph is a rehearsal, not the steps that follow it.
+        return len(self.clock.samples) >= MIN_USABLE and not self.captured
 
     @property
     def settled(self) -> bool:
@@ -107,12 +143,20 @@ class StepStream:
                 case Known(optimizers=count):
                     process.known = count
                 case Note(text=text):
-                    if text not in self.notes:
-                        self.notes.append(text)
+                    self._note(text)
+                case Captured():
+                    process.captured = True
+                case Failed(text=text):
+                    process.failed = text
+                    self._note(f"the probe failed: {text}")
                 case Bye():
                     process.gone = True
                 case Calls():
                     self._hear(process, event)
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
 
     def _process(self, connection: int) -> _Process:
         process = self._processes.get(connection)
@@ -125,6 +169,7 @@ class StepStream:
 
     def _hear(self, process: _Process, event: Calls) -> None:
         process.rank, process.world_size = event.rank, event.world_size
+        process.captured = False
         for name in ("allocated_bytes", "reserved_bytes", "device_bytes"):
             value = getattr(event, name)
             if value is not None:
@@ -136,9 +181,7 @@ class StepStream:
     def _call(self, process: _Process, optimizer: int, seconds: float | None) -> None:
         process.calls += 1
         if seconds is not None:
-            process.last_call = seconds
-            if process.first_call is None:
-                process.first_call = seconds
+            process.heard_at(seconds)
         durations = process.finder.add(optimizer, seconds)
         if process.finder.generation != process.generation:
             process.generation = process.finder.generation
@@ -154,24 +197,21 @@ class StepStream:
 
     def _settle(self, process: _Process) -> list[float]:
         """The budget is used and there is no period: accept a weaker one, or give up later."""
-        spent = process.last_call - (process.first_call or 0.0)
-        if process.calls < process.next_settling:
+        if process.calls < max(process.next_settling, MIN_USABLE + 1):
             return []
         process.next_settling = process.calls + process.calls // 4
         durations = process.finder.settle()
-        process.lost = process.finder.period is None and spent > 2 * self._rule.max_seconds
+        lost = process.spent_seconds > 2 * self._rule.max_seconds
+        process.lost = process.finder.period is None and lost
         return durations
 
     def _fresh_clock(self, process: _Process) -> AdaptiveClock:
         clock = AdaptiveClock(self._rule)
-        if process.first_call is not None:  # the trial's budget goes on
-            clock.elapsed_seconds = process.last_call - process.first_call
+        clock.elapsed_seconds = process.spent_seconds  # the trial's budget goes on
         return clock
 
     def _used_up(self, process: _Process) -> bool:
-        if process.first_call is None:
-            return False
-        return process.last_call - process.first_call >= self._rule.max_seconds
+        return process.spent_seconds >= self._rule.max_seconds
 
     def _doubtful(self, process: _Process) -> bool:
         # An optimizer that wasn't called yet may belong to the period (`G` after 100 `D`).
@@ -224,13 +264,13 @@ class StepStream:
 
     @property
     def pids(self) -> list[int]:
-        """Processes that have made a step."""
-        return [p.hello.pid for p in self._stepping if p.hello is not None]
+        """Processes that have made a step and still run (a pid may be another's afterwards)."""
+        return [p.hello.pid for p in self._stepping if p.hello is not None and not p.gone]
 
     @property
-    def interpreters(self) -> list[str]:
-        """Command lines of the interpreters that said hello."""
-        return [p.hello.command_line for p in self._processes.values() if p.hello]
+    def stepping_interpreter(self) -> str | None:
+        """Path of the interpreter that makes the steps; None before the first or if unknown."""
+        return next((p.hello.executable or None for p in self._stepping if p.hello), None)
 
     @property
     def done(self) -> bool:
@@ -246,7 +286,7 @@ class StepStream:
         expected = {p.hello.rank for p in self._processes.values() if p.hello and p.hello.rank}
         if len({p.rank for p in stepping}) >= len(expected):
             return True
-        waited = (p.last_call - (p.first_call or 0.0) for p in stepping)
+        waited = (p.spent_seconds for p in stepping)
         return max(waited) > self._rule.max_seconds + RANK_WAIT_SECONDS
 
     @property
@@ -254,6 +294,16 @@ class StepStream:
         """Whether the calls repeat in no order, so that waiting longer is of no use."""
         stepping = self._stepping
         return any(p.lost for p in stepping) and all(p.lost or p.settled for p in stepping)
+
+    @property
+    def blind(self) -> str:
+        """Why steps can't be seen any more; "" while they can."""
+        for process in self._processes.values():
+            if process.captured:
+                return "the step is captured in a CUDA graph, and replays of a graph can't be seen"
+            if process.failed:
+                return f"the probe failed in the script ({process.failed})"
+        return ""
 
     def finish(self, reason: str) -> None:
         """No more events will come (the script ended, a deadline): settle on what there is."""
@@ -282,6 +332,10 @@ class StepStream:
             allocated_bytes=self._most("allocated_bytes"),
             reserved_bytes=self._most("reserved_bytes"),
             device_bytes=self._most("device_bytes"),
+            python=slowest.hello.python if slowest.hello else "",
+            executable=Path(slowest.hello.executable).name if slowest.hello else "",
+            torch=slowest.torch,
+            cuda_used=any(p.memory for p in self._stepping),
         )
 
     def _most(self, name: str) -> int | None:

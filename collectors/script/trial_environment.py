@@ -17,16 +17,27 @@ TRACKERS_OFF = {
 }
 """Each variable switches one experiment tracker off; one that is set already is left alone."""
 
+OURS = ("TUNE_DB",)
+"""Variables of ours that no script needs; a database's address may hold a password."""
+
 
 def trial_environment(base: Mapping[str, str], *, name: str, folder: Path) -> dict[str, str]:
-    """`base` with TUNE_TRIAL, TUNE_TRIAL_DIR, a free MASTER_PORT and the trackers switched off."""
-    environment = {**TRACKERS_OFF, **base}
+    """`base` with TUNE_TRIAL, TUNE_TRIAL_DIR, a free MASTER_PORT and the trackers switched off.
+
+    MLflow has no such switch: without an MLFLOW_TRACKING_URI it gets the trial's folder, so that
+    `start_run` works and leaves nothing behind. One that is set stays, like the other trackers'
+    variables: scripts load their models from there too.
+    """
+    environment = {
+        **TRACKERS_OFF,
+        "MLFLOW_TRACKING_URI": (folder.absolute() / "mlruns").as_uri(),
+        **{variable: value for variable, value in base.items() if variable not in OURS},
+    }
     environment["TUNE_TRIAL"] = name
     environment["TUNE_TRIAL_DIR"] = str(folder)
-    port = str(_free_port())
+    # Also where the user has set one: trials must not meet each other or a run in progress there.
     # torchrun reads its own --master-port from PET_MASTER_PORT.
-    for variable in ("MASTER_PORT", "PET_MASTER_PORT"):
-        environment.setdefault(variable, port)
+    environment["MASTER_PORT"] = environment["PET_MASTER_PORT"] = str(_free_port())
     return environment
 
 

@@ -121,7 +121,7 @@ def test_launch_only_without_knowledge(tune: Tune, commands: dict[str, Any]) -> 
     done = tune("run", *VARY, "--launch-only", "--", *commands["steady"]())
     assert done.returncode == 1
     assert "nothing is known" in done.stderr
-    assert "try: python -m tuner run" in done.stderr
+    assert "leave it out to measure first" in done.stderr
 
 
 def test_next_commands_use_the_name_it_was_started_by(environment: dict[str, str]) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ Tune = Callable[..., Any]
 Commands = dict[str, Callable[..., Any]]
 
 VARY = ["--vary", "x=1", "--samples", "1", "--no-launch", "--trial-time", "1s", "--budget", "1m"]
+
+MARK = f"mark-{uuid.uuid4()}"
+"""In the command line of every process of this run's trials, and of nobody else's."""
 
 FAULTS = {
     "dies": (["dies"], [], ["crash", "RuntimeError: the data set is missing", "Traceback"]),
@@ -32,7 +36,7 @@ FAULTS = {
 
 
 def run(tune: Tune, commands: Commands, how: list[str], options: list[str], **more: Any) -> Any:
-    return tune("run", *VARY, *options, "--", *commands["faulty"](*how), "{x}", **more)
+    return tune("run", *VARY, *options, "--", *commands["faulty"](*how), "{x}", MARK, **more)
 
 
 @pytest.mark.parametrize("case", FAULTS)
@@ -45,7 +49,7 @@ def test_fault(tune: Tune, commands: Commands, case: str) -> None:
     assert "tuner/" not in done.stderr, "no traceback of ours"
     info = json.loads(tune("db", "info", "--json").stdout)
     assert info["counts"]["launches"] == 0
-    assert_nothing_left("faulty.py")
+    assert_nothing_left(MARK)
 
 
 def test_not_python(tune: Tune) -> None:
@@ -66,7 +70,7 @@ def test_prints_100_megabytes_and_leaves_children(tune: Tune, commands: Commands
     done = run(tune, commands, ["prints"], [])
     assert done.returncode == 0, done.stderr
     assert len(done.stderr) < 100_000
-    marker = "987654"
+    marker = f"9{uuid.uuid4().int % 10**9}"
     done = tune("run", *VARY, "--", *commands["faulty"]("children", marker), "{x}")
     assert done.returncode == 0, done.stderr
     assert_nothing_left(marker)
@@ -120,7 +124,7 @@ def test_full_disk(tune: Tune, commands: Commands, home: Path) -> None:
     assert "disk" in done.stderr or "full" in done.stderr
     after = json.loads(tune("db", "info", "--json").stdout)["counts"]["measurements"]
     assert after >= before
-    assert_nothing_left("faulty.py")
+    assert_nothing_left(MARK)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +142,7 @@ def test_killed_in_the_middle_goes_on(
         "run", "--vary", "batch_size=4,8,16", "--no-launch", "--trial-time", "1s",
         "--default", "batch_size=4",
     ]  # fmt: skip
-    command = ["--", *commands["steady"]()]
+    command = ["--", *commands["steady"]("--mode", MARK)]
     process = subprocess.Popen(
         [sys.executable, "-m", "tuner", *options, *command],
         env=environment, stderr=subprocess.PIPE, text=True, cwd=home,
@@ -153,7 +157,7 @@ def test_killed_in_the_middle_goes_on(
     code = process.wait()
     assert code == (-9 if number == signal.SIGKILL else 130), rest
     assert "Traceback" not in rest
-    assert_nothing_left("steady.py")
+    assert_nothing_left(MARK)
 
     done = tune(*options, "--json", *command)
     assert done.returncode == 0, done.stderr

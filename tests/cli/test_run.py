@@ -34,7 +34,7 @@ def test_finds_launches_and_remembers(study: Any, tune: Tune) -> None:
     assert first["assumed"] == ["extra"]
     assert not first["already_known"]
     # 4/(8 ms) against 8/(6 ms): 2.67 times the throughput, less what the machine adds.
-    assert first["gain"]["low"] > 0.5
+    assert 0 < first["gain"]["low"] < first["gain"]["ratio"] < 2.5
     assert {t["conditions"]["purpose"] for t in first["trials"]} == {"trial", "finalist"}
     configurations = [json.dumps(t["configuration"]) for t in first["trials"]
                       if t["conditions"]["purpose"] == "trial"]  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from collectors.calibrate import Calibration, calibrate
+from collectors.calibrate import Calibration, calibrate, tried
 from collectors.machine import recognise_device, recognise_software
 from perfmodel.hardware import find
 from perfmodel.records import (
@@ -84,7 +84,6 @@ class TestCalibrate:
         assert calibration is not None
         assert set(calibration.flops_per_second) == {"fp32", "bf16"}
         assert calibration.bytes_per_second is not None
-        assert calibration.one_thread_bytes_per_second is not None
         for again in measurements:
             assert Measurement.from_json(again.to_json()) == again
 
@@ -207,8 +206,6 @@ class TestCalibration:
         assert calibration == Calibration(
             flops_per_second={"fp32": 24e6, "bf16": 6e6},
             bytes_per_second=80_000.0,
-            one_thread_flops_per_second={"fp32": 12e6},
-            one_thread_bytes_per_second=20_000.0,
         )
 
     def test_a_gpu_has_no_threads(self) -> None:
@@ -217,7 +214,6 @@ class TestCalibration:
         )
         assert calibration is not None
         assert calibration.flops_per_second == {"bf16": 4000.0}
-        assert calibration.one_thread_flops_per_second == {}
         assert calibration.bytes_per_second is None
 
     def test_nothing_to_learn_from_is_none(self) -> None:
@@ -234,6 +230,13 @@ class TestCalibration:
         assert Calibration.from_measurements([failed, other, foreign]) is None
         assert Calibration.from_measurements([]) is None
 
+    def test_a_failed_calibration_was_tried(self) -> None:
+        failures = calibrate(CPU, SOFTWARE, interpreter="/nowhere/python")
+        assert tried(failures)
+        assert tried([measured("softmax", 0.1, rows=3), failures[-1]])
+        assert not tried([measured("softmax", 0.1, rows=3)])
+        assert not tried([])
+
     def test_in_words(self) -> None:
-        calibration = Calibration({"fp32": 123.4e9, "bf16": 2e12}, 23.45e9, {}, None)
+        calibration = Calibration({"fp32": 123.4e9, "bf16": 2e12}, 23.45e9)
         assert str(calibration) == "bf16 2,000 GFLOP/s, fp32 123 GFLOP/s, memory 23.4 GB/s"

@@ -148,6 +148,16 @@ def test_the_budget_ends_it_once_there_are_three_samples() -> None:
     assert len(clock.samples) == 3
 
 
+@pytest.mark.parametrize("first", [(12.0,), (0.5, 12.0), (12.0, 0.5, 9.0)])
+def test_warm_up_does_not_use_the_budget_up(first: tuple[float, ...]) -> None:
+    """As a recompilation at the first or second step does."""
+    clock = AdaptiveClock(StoppingRule(relative_precision=0.0, max_seconds=10))
+    run(clock, FakeSteps(0.5, noise=0.02, first=first))
+    assert clock.reason == "budget"
+    assert sum(clock.samples) == pytest.approx(10, abs=0.7)
+    assert max(clock.samples) < 1
+
+
 def test_a_script_that_ends_early() -> None:
     clock = AdaptiveClock()
     for sample in (0.5, 0.1, 0.1, 0.1):
@@ -210,6 +220,7 @@ def test_a_good_measurement_has_no_warnings() -> None:
         (measurement((0.1,) * 10, gpu_other_processes=2), "2 other processes"),
         (measurement((0.1,) * 10, gpu_throttle_reasons="power_cap"), "power_cap"),
         (measurement((0.1,) * 10, stop_reason="budget", relative_precision=0.03), "±3.0%"),
+        (measurement((0.1,) * 9, stop_reason="deadline", precision_unknown=True), "9 samples are"),
         (measurement((0.1,) * 10, notes="threads=4 is not in force"), "threads=4"),
     ],
 )

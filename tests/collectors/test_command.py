@@ -57,6 +57,56 @@ def test_the_interpreter_of_a_launcher_is_on_its_first_line(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        (("env", "X=1", sys.executable, "x.py"), True),
+        (("env", "-i", sys.executable, "x.py"), False),
+        (("env", "PATH=/elsewhere", "python3", "x.py"), False),
+        (("env", "X=1"), False),
+        (("bash", "x.sh"), False),
+        (("uv", "run", "x.py"), False),
+        (("conda", "run", "python", "x.py"), False),
+    ],
+)
+def test_the_interpreter_behind_a_runner_is_unknown_before_a_run(
+    command: tuple[str, ...], found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """conda and its like are Python scripts, of another Python than the one they run."""
+    for name in ("uv", "conda"):
+        (tmp_path / name).write_text(f"#!{sys.executable}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert ScriptCommand(command).interpreter == (sys.executable if found else None)
+
+
+@pytest.mark.parametrize(
+    ("name", "python"),
+    [
+        ("python", True),
+        ("/usr/bin/python3", True),
+        ("python3.13t", True),
+        ("python3.14td", True),
+        ("python3.11-dbg", True),
+        ("pypy3.10", True),
+        ("python-config", False),
+        ("pythonic", False),
+        ("torchrun", False),
+    ],
+)
+def test_names_of_interpreters(name: str, python: bool) -> None:
+    assert ScriptCommand((name, "x.py")).is_python is python
+
+
+def test_a_script_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").symlink_to("/proc/self/mem")  # root may read any other file
+    with pytest.raises(UsageError, match=r"script 'train.py' can't be read: "):
+        script_workload(ScriptCommand(("python", "train.py")))
+
+
+@pytest.mark.parametrize(
     ("arguments", "flags"),
     [
         (("-I", "x.py"), ("-I",)),
@@ -133,12 +183,23 @@ def test_each_parameter_s_allowed_text_is_accepted() -> None:
 
 
 def test_the_environment_of_a_trial(tmp_path: Path) -> None:
-    base = {"WANDB_MODE": "online", "PATH": "/bin"}
+    base = {"WANDB_MODE": "online", "PATH": "/bin", "TUNE_DB": "postgresql://me:secret@host/db"}
     environment = trial_environment(base, name="t7", folder=tmp_path)
     assert environment["WANDB_MODE"] == "online"
     assert environment["COMET_MODE"] == TRACKERS_OFF["COMET_MODE"]
     assert environment["TUNE_TRIAL"] == "t7"
     assert environment["TUNE_TRIAL_DIR"] == str(tmp_path)
+    assert "TUNE_DB" not in environment
     assert 1024 <= int(environment["MASTER_PORT"]) < 65536
-    kept = trial_environment({"MASTER_PORT": "1234"}, name="t7", folder=tmp_path)
-    assert kept["MASTER_PORT"] == "1234"
+    other = trial_environment({"MASTER_PORT": "80"}, name="t7", folder=tmp_path)
+    assert other["MASTER_PORT"] == other["PET_MASTER_PORT"]
+    assert int(other["MASTER_PORT"]) >= 1024
+
+
+def test_mlflow_writes_into_the_trial_unless_told_where(tmp_path: Path) -> None:
+    environment = trial_environment({}, name="t7", folder=tmp_path / "a trial")
+    assert environment["MLFLOW_TRACKING_URI"] == f"file://{tmp_path}/a%20trial/mlruns"
+    told = {"MLFLOW_TRACKING_URI": "http://server"}
+    assert trial_environment(told, name="t7", folder=tmp_path)["MLFLOW_TRACKING_URI"] == (
+        "http://server"
+    )

@@ -75,12 +75,38 @@ class TestProcessor:
         assert device.model == "AMD EPYC (family 25, model 17, stepping 1)"
         assert device.vendor == "AMD"
         assert device.architecture == "x86-64-v4+avx512_bf16"
-        assert device.memory_bytes == 24684084 * 1024
+        assert device.memory_bytes == 24 * 2**30
 
     def test_two_virtual_processors_named_alike_are_two_devices(self, tmp_path: Path) -> None:
         one = described(tmp_path / "a", EPYC.format(model=17))
         other = described(tmp_path / "b", EPYC.format(model=1))
         assert one.address != other.address
+
+    @pytest.mark.parametrize("change", [0.995, 0.9999, 1.0001, 1.005])
+    def test_another_kernel_s_share_of_memory_makes_no_other_device(
+        self, tmp_path: Path, change: float
+    ) -> None:
+        cpuinfo = EPYC.format(model=17)
+        device = described(tmp_path, cpuinfo)
+        text = f"MemTotal:  {int(24684084 * change)} kB\n"
+        root = write(tmp_path / "other", {"proc/cpuinfo": cpuinfo, "proc/meminfo": text})
+        assert processor.describe_processor(root).address == device.address
+        assert processor.memory_bytes(root) != processor.memory_bytes(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("reported_mib", "nominal_mib"),
+        # As machines and GPUs of these sizes report them (T4 and A100 with and without ECC).
+        [
+            (3886, 4096), (7821, 8192), (15880, 16384), (31780, 32768), (63970, 65536),
+            (95830, 98304), (128620, 131072), (385400, 393216), (515600, 524288),
+            (15109, 15360), (15360, 15360), (40536, 40960), (40960, 40960), (81559, 81920),
+            (143771, 147456), (0, 0),
+        ],
+    )  # fmt: skip
+    def test_memory_is_rounded_to_the_size_it_is_sold_as(
+        self, reported_mib: int, nominal_mib: int
+    ) -> None:
+        assert processor.nominal_bytes(reported_mib << 20) == nominal_mib << 20
 
     @pytest.mark.parametrize(
         ("name", "told"),
@@ -201,10 +227,20 @@ class TestDevice:
         software = Software(Facts(torch="2.13.0+cpu"))
         assert machine.recognise_device(software).kind == "cpu"
 
+    def test_a_torch_for_amd_gpus_is_never_filed_under_the_cpu(self, tmp_path: Path) -> None:
+        software = Software(Facts(torch="2.9.0+rocm6.4", hip="6.4.43482"))
+        assert machine.recognise_device(software, environment={}, root=tmp_path).kind == "cpu"
+        write(tmp_path, {"dev/kfd": ""})
+        with pytest.raises(MeasurementError, match=r"2\.9\.0\+rocm6\.4 .*HIP_VISIBLE_DEVICES=-1"):
+            machine.recognise_device(software, environment={}, root=tmp_path)
+        hidden = {"HIP_VISIBLE_DEVICES": "-1"}
+        assert machine.recognise_device(software, environment=hidden, root=tmp_path).kind == "cpu"
+
     def test_conditions_of_a_cpu(self) -> None:
         device = machine.recognise_device(environment={"CUDA_VISIBLE_DEVICES": ""})
         conditions = machine.machine_conditions(device)
         assert isinstance(conditions["load1"], float)
+        assert conditions["memory_bytes"] == processor.memory_bytes()
         cpus = conditions["cpus_available"]
         assert isinstance(cpus, int)
         assert 1 <= cpus <= len(os.sched_getaffinity(0))

@@ -109,7 +109,7 @@ class TestNvidia:
             vendor="NVIDIA",
             model="H100 SXM 80GB",
             architecture="sm_90",
-            memory_bytes=int(79.6 * 2**30),
+            memory_bytes=80 * 2**30,
             units=132,
         )
 
@@ -180,6 +180,7 @@ class TestNvidia:
         assert nvidia.gpu_conditions(RecordedNvml([]), handle) == {
             "gpu_clock_mhz": 900,
             "gpu_clock_max_mhz": 1500,
+            "gpu_memory_bytes": int(79.6 * 2**30),
             "gpu_temperature_celsius": 84,
             "gpu_throttle_reasons": "power_cap,software_thermal",
             "gpu_other_processes": 1,
@@ -209,9 +210,9 @@ class TestNvidia:
         )
         assert ended.stderr == ""
         assert ended.stdout.splitlines() == [
-            "H100 PCIe 80GB 114 85520809984 sm_90",
+            "H100 PCIe 80GB 114 85899345920 sm_90",
             "cpu",
             "570.86.10",
-            "{'gpu_clock_max_mhz': 1755, 'gpu_clock_mhz': 1410, 'gpu_other_processes': 0, "
-            "'gpu_throttle_reasons': 'power_cap'}",
+            "{'gpu_clock_max_mhz': 1755, 'gpu_clock_mhz': 1410, 'gpu_memory_bytes': 85520809984, "
+            "'gpu_other_processes': 0, 'gpu_throttle_reasons': 'power_cap'}",
         ]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import ast
 import json
 import os
+import resource
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from collectors.script.events import (
     INJECT_FOLDER,
+    Armed,
     Bye,
     Calls,
     Event,
@@ -21,6 +24,7 @@ from collectors.script.events import (
     decode,
     probe_environment,
 )
+from perfmodel.errors import MeasurementError
 
 LOOK = """
 import json, os, sys
@@ -197,6 +201,44 @@ def test_the_listener_leaves_no_file_behind() -> None:
     with Listener() as listener:
         assert listener.path.exists()
     assert not listener.path.parent.exists()
+
+
+def test_a_listener_without_a_descriptor_left_says_so_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    before = set(Path("/tmp").glob("perfmodel-*"))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+    try:
+        with pytest.raises(MeasurementError, match=r"no socket can be made at /tmp/perfmodel-"):
+            Listener()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert set(Path("/tmp").glob("perfmodel-*")) <= before
+
+
+def test_a_torch_imported_before_the_probe_is_watched_all_the_same(tmp_path: Path) -> None:
+    """As a .pth file does, which runs before sitecustomize."""
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import os, sys, torch\nsys.path.insert(0, {str(INJECT_FOLDER)!r})\n"
+        "import _perfmodel_probe\n_perfmodel_probe.start(os.environ)\n"
+    )
+    code = "print([sorted(f.watched) for f in sys.meta_path if type(f).__name__ == '_Finder'])"
+    with Listener() as listener:
+        environment = probe_environment(os.environ, listener.path, {})
+        ended = subprocess.run(
+            [sys.executable, "-c", f"import sys; {code}"],
+            env={**environment, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        events = [event for _ in range(3) for event in listener.poll(0.2)]
+    assert ended.stdout == "[['torch._dynamo']]\n"
+    assert [type(event) for event in events] == [Hello, Armed, Bye]
 
 
 def interpreters() -> list[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from collectors.clock import StoppingRule
+from collectors.machine import recognise_software
 from collectors.script.runner import Limits, Progress, ScriptCommand, Trial, run_trial
 from perfmodel.errors import MeasurementError
 from perfmodel.records import (
@@ -163,6 +164,82 @@ def test_a_crash_is_the_script_s_own(run: Run) -> None:
     assert "no such thing: 7" in measured.failure.detail
     assert measured.failure.exit_code == 1
     assert measured.failure.output.startswith("Traceback")
+
+
+LOOP = """
+import gc, sys, torch
+net = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+def broken(*_):
+    raise RuntimeError("broken by the script")
+def steps(count):
+    for _ in range(count):
+        net(torch.randn(2, 4)).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_what_the_probe_cannot_look_at_costs_a_note_and_no_measurement(run: Run) -> None:
+    code = "gc.get_objects = torch.get_num_threads = broken; steps(10**9)"
+    measured = run(
+        *(sys.executable, "-c", LOOP + code),
+        configuration={"threads": 1},
+        environment={"RANK": "blue", "WORLD_SIZE": ""},
+    )
+    assert measured.failure is None
+    assert measured.ranks == 1
+    notes = str(measured.conditions["notes"])
+    assert "optimizers could not be counted: RuntimeError: broken by the script" in notes
+    assert "threads could not be read back: RuntimeError" in notes
+    facts = recognise_software(sys.executable).facts
+    for name in ("python", "torch"):
+        assert measured.conditions[name] == facts[name]
+    assert measured.conditions["executable"] == Path(sys.executable).name
+    assert measured.conditions["cuda_used"] is False
+
+
+def test_a_probe_that_fails_is_the_reason_told(run: Run) -> None:
+    code = "torch.distributed.is_available = broken; steps(20)"
+    measured = run(sys.executable, "-c", LOOP + code)
+    assert measured.failure is not None
+    assert measured.failure.reason is FailureReason.NO_STEPS
+    assert "the probe failed in the script (RuntimeError: broken" in measured.failure.detail
+
+
+def test_a_step_captured_in_a_cuda_graph_is_the_reason_told(run: Run) -> None:
+    """Without a GPU, torch's answers stand in for one; its steps are real."""
+    code = (
+        "cuda = torch.cuda; capturing = False; cuda.is_initialized = lambda: True\n"
+        "cuda.is_current_stream_capturing = lambda: capturing; cuda.synchronize = lambda: None\n"
+        "cuda.mem_get_info = lambda: (1, 3)\n"
+        "cuda.max_memory_allocated = cuda.max_memory_reserved = lambda: 1\n"
+        "steps(3); capturing = True; steps(1)\n"
+    )
+    measured = run(sys.executable, "-c", LOOP + code)
+    assert measured.failure is not None
+    assert measured.failure.reason is FailureReason.NO_STEPS
+    assert "captured in a CUDA graph" in measured.failure.detail
+
+
+@pytest.mark.parametrize(
+    ("program", "limits", "seconds"),
+    [
+        ("python3", Limits(), 30.0),
+        ("python3", Limits(deadline_seconds=5.0), 5.0),
+        ("torchrun", Limits(), 300.0),
+        ("bash", Limits(hello_seconds=7.0), 7.0),
+    ],
+)
+def test_a_launcher_has_until_the_deadline_to_start_its_python(
+    program: str, limits: Limits, seconds: float
+) -> None:
+    assert limits.hello_within(ScriptCommand((program, "x"))) == seconds
+
+
+def test_a_trial_folder_that_cannot_be_made_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "trial").write_text("")
+    with pytest.raises(MeasurementError, match=r"/trial can't be made: File exists"):
+        run(sys.executable, "-c", "pass")
 
 
 def test_a_missing_program_is_no_measurement(run: Run) -> None:

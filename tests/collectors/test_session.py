@@ -8,7 +8,17 @@ from collections.abc import Iterator
 import pytest
 
 from collectors.clock import StoppingRule
-from collectors.script.events import Armed, Bye, Calls, Hello, Known, Listener, Note
+from collectors.script.events import (
+    Armed,
+    Bye,
+    Calls,
+    Captured,
+    Failed,
+    Hello,
+    Known,
+    Listener,
+    Note,
+)
 from collectors.script.session import StepStream
 
 RULE = StoppingRule(min_samples=5, min_seconds=0.0, max_seconds=60.0)
@@ -98,6 +108,19 @@ def test_calls_without_order_are_hopeless_after_twice_the_budget(listener: Liste
     assert stream.observed() is None
 
 
+def test_a_compilation_before_the_period_is_known_uses_no_budget(listener: Listener) -> None:
+    stream = StepStream(listener, StoppingRule(min_samples=5, min_seconds=0.0, max_seconds=10.0))
+    stream.feed([hello(0), Known(0, 2)])
+    now = 0.0
+    for i in range(60):
+        now += 12.0 if i == 1 else 0.1
+        stream.feed([step(0, now, optimizer=int(i % 6 == 5))])
+    assert stream.done
+    observed = stream.observed()
+    assert observed is not None
+    assert (observed.calls_per_step, observed.reason) == (6, "precise")
+
+
 def test_the_override_needs_no_order(listener: Listener) -> None:
     generator = random.Random(2)
     stream = StepStream(listener, RULE, step_optimizer=1)
@@ -105,6 +128,51 @@ def test_the_override_needs_no_order(listener: Listener) -> None:
     for i in range(400):
         stream.feed([step(0, 0.5 * i, optimizer=generator.randrange(3))])
     assert stream.done
+
+
+def test_the_interpreter_that_steps_is_told(listener: Listener) -> None:
+    stream = StepStream(listener, RULE)
+    stream.feed([Hello(0, 7, "3.9.1", "/launcher/python", "", "", "", "torchrun x.py")])
+    stream.feed([Hello(1, 8, "3.12.4", "/venv/bin/python3", "", "", "", "python x.py")])
+    stream.feed([Armed(1, "2.9.0+cu128", "hook")])
+    assert stream.stepping_interpreter is None
+    stream.feed(step(1, 0.1 * i, reserved=5) for i in range(10))
+    assert stream.stepping_interpreter == "/venv/bin/python3"
+    observed = stream.observed()
+    assert observed is not None
+    assert (observed.python, observed.executable) == ("3.12.4", "python3")
+    assert (observed.torch, observed.cuda_used) == ("2.9.0+cu128", True)
+
+
+def test_a_process_that_is_gone_has_no_pid(listener: Listener) -> None:
+    """Its number may be another process's by now."""
+    stream = StepStream(listener, RULE)
+    stream.feed([hello(0), hello(1), step(0, 0.1), step(1, 0.1), Bye(0)])
+    assert stream.pids == [101]
+
+
+def test_steps_before_the_capture_of_a_graph_are_no_measurement(listener: Listener) -> None:
+    stream = StepStream(listener, RULE)
+    stream.feed([hello(0), *(step(0, 0.1 * i) for i in range(5)), Captured(0)])
+    assert "CUDA graph" in stream.blind
+    stream.finish("ended")
+    assert stream.observed() is None
+
+
+def test_steps_go_on_after_a_capture(listener: Listener) -> None:
+    stream = StepStream(listener, RULE)
+    stream.feed([hello(0), step(0, 0.0), Captured(0), *(step(0, 0.1 * i) for i in range(1, 10))])
+    assert stream.blind == ""
+    assert stream.done
+
+
+def test_a_probe_that_failed_says_why(listener: Listener) -> None:
+    stream = StepStream(listener, RULE)
+    stream.feed([hello(0), *(step(0, 0.1 * i) for i in range(5)), Failed(0, "KeyError: 1"), Bye(0)])
+    assert "KeyError: 1" in stream.blind
+    assert stream.notes == ["the probe failed: KeyError: 1"]
+    stream.finish("ended")
+    assert stream.observed() is not None
 
 
 def test_notes_are_kept_once(listener: Listener) -> None:

@@ -94,6 +94,10 @@ def make_launch(
     return make
 
 
+_printed = st.text(st.characters()) | st.sampled_from(
+    ["\ud83d\ude00", "\ude00\ud83d", "\0" * 9000, "é\r\n\t" * 5000, "\ud83d" * 8191 + "\ude00x"]
+)
+"""What a process may print: every code point, lone and paired surrogates, NUL, any length."""
 _texts = st.text(max_size=20) | st.sampled_from(["a\0b", "C:\\tmp\\u0041", "\udcff", "é", "'; --"])
 _whole = st.integers(-(2**63) + 1, 2**63 - 1)
 _scalars = st.booleans() | _whole | st.floats(allow_nan=False, allow_infinity=False) | _texts
@@ -108,7 +112,11 @@ def any_measurement() -> st.SearchStrategy[Measurement]:
     outcome = st.fixed_dictionaries(
         {"samples": st.lists(seconds, min_size=1, max_size=30).map(tuple)}
     ) | st.fixed_dictionaries(
-        {"failure": st.builds(Failure, st.sampled_from(FailureReason), _texts, st.none() | _whole)}
+        {
+            "failure": st.builds(
+                Failure, st.sampled_from(FailureReason), _printed, st.none() | _whole, _printed
+            )
+        }
     )
     parts = st.fixed_dictionaries(
         {
@@ -143,7 +151,7 @@ class PostgresServer:
             os.chown(self.folder, self._account.pw_uid, self._account.pw_gid)
         self._schemas = 0
         self._run("initdb", "-D", "data", "-U", "owner", "--auth=trust", "-E", "UTF8", "-N")
-        self._start()
+        self.start()
 
     def _as_account(self) -> dict[str, object]:
         common: dict[str, object] = {
@@ -167,7 +175,8 @@ class PostgresServer:
         )
         assert done.returncode == 0, done.stderr
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start it; by the main thread, with whose end it ends."""
         # One login that asks for its password; everything else is let in.
         access = self.folder / "data/pg_hba.conf"
         access.write_text("local all locked scram-sha-256\nlocal all all trust\n")
@@ -224,16 +233,17 @@ class PostgresServer:
 
     def restart(self) -> None:
         """Stop at once, dropping every connection, and start again."""
-        self._end()
-        self._start()
+        self.stop()
+        self.start()
 
-    def _end(self) -> None:
+    def stop(self) -> None:
+        """Stop at once, dropping every connection."""
         self._server.send_signal(signal.SIGQUIT)  # at once, without a checkpoint
         self._server.wait(_SERVER_SECONDS)
 
     def close(self) -> None:
         """End the server and remove its folder."""
-        self._end()
+        self.stop()
         shutil.rmtree(self.folder)
 
 

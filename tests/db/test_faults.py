@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from db.connection import Database
 from db.location import parse_url
@@ -83,6 +84,21 @@ def test_many_processes_write_the_same(kind: str, tmp_path: Path, request: Any) 
     with Store.open(url) as store:
         addresses = [m.address for m in store.measurements()]
         assert len(addresses) == len(set(addresses)) == 45
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_two_processes_make_the_same_database(tmp_path: Path, attempt: int) -> None:
+    """Neither fails, and the file ends with write-ahead logging."""
+    path = tmp_path / "a.db"
+    writers = [start_writer(str(path), first, 1) for first in (0, 1)]
+    let_go(writers)
+    for writer in writers:
+        out, err = writer.communicate()
+        assert out.endswith("done\n"), err
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    with Store.open(str(path)) as store:
+        assert len(store.measurements()) == 2
 
 
 def kill_while_writing(path: Path, seconds: float) -> None:
@@ -209,6 +225,81 @@ class TestServerFaults:
             postgres_server.restart()
             assert store.add([make_measurement(0), make_measurement(1)]) == 1
             assert store.optuna_storage().get_all_studies() == []
+
+    def test_a_restart_while_adding(
+        self, postgres_server: Any, postgres_url: str, make_measurement: Make
+    ) -> None:
+        """The server stops between two statements of the transaction and comes back later."""
+        stopped = threading.Event()
+
+        def stop(connection: Any, cursor: Any, statement: str, *others: Any) -> None:
+            if "perfmodel_measurements" in statement and not stopped.is_set():
+                postgres_server.stop()
+                stopped.set()
+
+        with Store.open(postgres_url) as store:
+            store.add([make_measurement(0)])
+            event.listen(store._database.engine, "before_cursor_execute", stop)
+            new: list[int] = []
+            rows = [make_measurement(n) for n in range(3)]
+            adding = threading.Thread(target=lambda: new.append(store.add(rows)))
+            adding.start()
+            assert stopped.wait(10)
+            time.sleep(0.5)  # connections are refused meanwhile
+            assert adding.is_alive()
+            postgres_server.start()
+            adding.join()
+            assert new == [2]
+            assert store.measurements() == rows
+
+    def test_a_server_that_stays_away(
+        self, postgres_server: Any, postgres_url: str, make_measurement: Make
+    ) -> None:
+        """One that was reached is waited for, within limits; one that never was isn't."""
+        with Store.open(postgres_url) as store:
+            store._database.waits_seconds = 0.5
+            postgres_server.stop()
+            try:
+                start = time.monotonic()
+                with pytest.raises(StorageError, match="can't be reached"):
+                    store.add([make_measurement(0)])
+                waited = time.monotonic() - start
+                assert waited >= 0.5
+                with pytest.raises(StorageError, match="can't be reached"):
+                    Store.open(postgres_url)
+            finally:
+                postgres_server.start()
+            assert store.add([make_measurement(0)]) == 1
+
+    def test_a_cancelled_query_is_no_shutdown(self, postgres_url: str) -> None:
+        database = Database(parse_url(postgres_url))
+
+        def work(connection: Any) -> None:
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 20")
+            connection.exec_driver_sql("SELECT pg_sleep(5)")
+
+        with pytest.raises(StorageError, match="failed: canceling statement"):
+            database.write(work)
+        database.close()
+
+    def test_reading_sees_one_state_and_writes_nothing(
+        self, postgres_url: str, make_measurement: Make
+    ) -> None:
+        database = Database(parse_url(postgres_url))
+        query = "SELECT count(*) FROM perfmodel_measurements"
+        with Store.open(postgres_url) as store:
+
+            def work(connection: Any) -> list[int]:
+                before = connection.exec_driver_sql(query).scalar()
+                store.add([make_measurement(0)])
+                return [before, connection.exec_driver_sql(query).scalar()]
+
+            assert database.read(work) == [0, 0]
+            assert len(store.measurements()) == 1
+        with pytest.raises(StorageError, match="open for reading only"):
+            database.read(lambda c: c.exec_driver_sql("CREATE TABLE mine (a INTEGER)"))
+        database.write(lambda c: c.exec_driver_sql("CREATE TABLE mine (a INTEGER)"))
+        database.close()
 
     def test_a_connection_cut_while_writing(
         self, postgres_server: Any, postgres_url: str, make_measurement: Make

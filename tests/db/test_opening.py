@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
+from db.connection import Database
+from db.faults import translated
 from db.location import database_url, default_path, parse_url, shown_url
 from db.store import Store
 from perfmodel.errors import PerfModelError, StorageError, UsageError
@@ -68,6 +72,9 @@ def test_awkward_file_names(name: str, tmp_path: Path) -> None:
         ("sqlite://timings.db", ["three slashes"]),
         ("sqlite:///a.db?mode=ro", ["'mode'", "timeout"]),
         ("sqlite:///a.db?timeout=soon", ["timeout='soon'", "0 to 3600"]),
+        ("me:s3cret@h/d", ["'me:***@h/d'", "postgresql://"]),
+        ("me:s3cret@s3cret/s3cret@h:5432/d", ["'me:***@h:5432/d'"]),
+        ("postgresql:/me:s3cret@h/d", ["***@h/d", "postgresql://"]),
         ("a\0b", ["NUL"]),
         ("~nosuchuser/a.db", ["no such user"]),
     ],
@@ -100,6 +107,31 @@ def test_secrets_are_hidden(url: str) -> None:
 def test_what_is_no_secret_is_shown() -> None:
     for url in ("postgresql://user@host:5432/d", "postgresql:///d?host=/tmp", "sqlite:////a:b@c"):
         assert shown_url(url) == url
+
+
+def test_a_file_may_be_called_like_a_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert parse_url("./a:b@c").database == f"{tmp_path}/a:b@c"
+    assert parse_url(f"{tmp_path}/a:b@c").database == f"{tmp_path}/a:b@c"
+    assert parse_url("me@home.db").database == f"{tmp_path}/me@home.db"
+
+
+@pytest.mark.parametrize(
+    ("password", "said", "shown"),
+    [
+        ("two  spaces", 'no "two  spaces"\nfor  you', 'no "***" for you'),
+        ("two  spaces", "x=two++spaces&", "x=***&"),
+        ("a", "a server at u:a@host has password='a'", "a server at u:***@host has password='***'"),
+        ("data", "database: data", "database: data"),
+        ("lengthy", "alengthyb", "a***b"),
+    ],
+)
+def test_secrets_are_taken_out_of_what_a_driver_says(password: str, said: str, shown: str) -> None:
+    url = parse_url("postgresql://u@host/d").set(password=password)
+    error = OperationalError("", None, Exception(said))
+    assert f"({shown})" in translated(error, url).message
 
 
 def refused(url: str, **options: Any) -> str:
@@ -167,6 +199,58 @@ def test_a_database_that_another_program_holds(
         holder.execute("COMMIT")
         holder.close()
         assert store.add([make_measurement(0)]) == 1
+
+
+@pytest.mark.parametrize("holds", ["BEGIN IMMEDIATE", "BEGIN; SELECT * FROM mine"])
+class TestSwitchingToWal:
+    """A file in the ordinary journal, in use by another program."""
+
+    @pytest.fixture
+    def holder(self, holds: str, tmp_path: Path) -> Iterator[sqlite3.Connection]:
+        connection = sqlite3.connect(
+            tmp_path / "a.db", isolation_level=None, check_same_thread=False
+        )
+        connection.execute("CREATE TABLE mine (a)")
+        for statement in holds.split("; "):
+            connection.execute(statement)
+        yield connection
+        connection.close()
+
+    @pytest.fixture
+    def mode(self, tmp_path: Path) -> Callable[[], str]:
+        def read() -> str:
+            connection = sqlite3.connect(tmp_path / "a.db")
+            found = connection.execute("PRAGMA journal_mode").fetchone()[0]
+            connection.close()
+            return str(found)
+
+        return read
+
+    def test_waits_for_it(
+        self, holder: sqlite3.Connection, mode: Callable[[], str], tmp_path: Path
+    ) -> None:
+        release = threading.Timer(0.3, holder.execute, ("COMMIT",))
+        release.start()
+        with Store.open(str(tmp_path / "a.db")) as store:
+            assert store.measurements() == []
+        release.join()
+        assert mode() == "wal"
+
+    def test_goes_on_without(
+        self, holder: sqlite3.Connection, mode: Callable[[], str], tmp_path: Path
+    ) -> None:
+        database = Database(parse_url(f"sqlite:///{tmp_path}/a.db?timeout=0.2"))
+        database.use_wal()
+        assert mode() == "delete"
+        holder.execute("COMMIT")
+        database.write(lambda c: c.exec_driver_sql("INSERT INTO mine VALUES (1)"))
+        database.use_wal()
+        assert mode() == "wal"
+        database.close()
+
+    def test_a_holder_that_stays_is_named(self, holder: sqlite3.Connection, tmp_path: Path) -> None:
+        said = refused(f"sqlite:///{tmp_path}/a.db?timeout=0.2")
+        assert "is held by another program (waited 0.2 s)" in said
 
 
 class TestAsAnUnprivilegedUser:
@@ -249,6 +333,31 @@ class TestServer:
         assert "***" in said
         assert "s3cret" not in said
         assert "p@ss" not in said
+
+    def test_what_the_user_set_is_kept(
+        self, postgres_server: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def name(url: str) -> str:
+            database = Database(parse_url(url))
+            shown = database.read(lambda c: c.exec_driver_sql("SHOW application_name").scalar())
+            database.close()
+            return str(shown)
+
+        url = postgres_server.url()
+        assert name(url) == "perfmodel"
+        monkeypatch.setenv("PGAPPNAME", "night run")
+        assert name(url) == "night run"
+        assert name(f"{url}&application_name=mine") == "mine"
+        for seconds, variable in (("10", None), ("3", "3")):
+            if variable:
+                monkeypatch.setenv("PGCONNECT_TIMEOUT", variable)
+            database = Database(parse_url(url))
+            with database.engine.connect() as connection:
+                driver: Any = connection.connection.driver_connection
+                # What was given to libpq; of its own variables it makes its own parameters.
+                found = driver.info.get_parameters().get("connect_timeout", seconds)
+                assert found == seconds
+            database.close()
 
     def test_no_such_database(self, postgres_server: Any) -> None:
         said = refused(postgres_server.url(database="missing"))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import event
 
+from db import recording
 from db.schema import VERSIONS
 from db.store import Store
 from perfmodel.errors import RecordError, StorageError
@@ -27,6 +31,9 @@ from perfmodel.records import (
     Workload,
 )
 
+DEVICE = Device("cpu", "AMD", "EPYC", "Zen 4", 2**38, 64)
+SOFTWARE = Software()
+WORKLOAD = Workload("step", "train_gpt")
 Make = Callable[..., Measurement]
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -59,7 +66,9 @@ class StoreContract:
             back = store.measurement(measurement.address)
             assert back == measurement
             assert back.address == measurement.address
+            assert back.to_json() == measurement.to_json()
             assert Measurement.from_json(back.to_json()).address == measurement.address
+            assert store.add([back]) == 0
 
         comes_out()
 
@@ -70,6 +79,28 @@ class StoreContract:
         assert store.add([*three, make_measurement(3)]) == 1
         assert store.info()["counts"]["measurements"] == 4
         assert store.add([]) == 0
+
+    def test_many_are_added_in_batches(
+        self, store: Store, make_measurement: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What was written before a bad record is kept; the same call goes on from there."""
+        monkeypatch.setattr(recording, "BATCH_MEASUREMENTS", 4)
+        monkeypatch.setattr(recording, "BATCH_SAMPLES", 9)
+        taken: list[int] = []
+
+        def many(bad: int | None) -> Iterator[Measurement]:
+            for n in range(10):
+                taken.append(n)
+                yield make_measurement(
+                    n, memory=Memory(resident_bytes=2**63 if n == bad else 1 + n)
+                )
+
+        with pytest.raises(RecordError):
+            store.add(many(bad=7))
+        assert len(taken) == 9  # three to a batch: as many samples as it takes
+        assert len(store.measurements()) == 6
+        assert store.add(many(bad=None)) == 4
+        assert store.measurements() == list(many(bad=None))
 
     def test_keeps_the_order_of_adding(self, store: Store, make_measurement: Make) -> None:
         order = [5, 2, 9, 1, 7]
@@ -102,11 +133,16 @@ class StoreContract:
 
     def test_a_failure_is_kept_with_its_reason(self, store: Store, make_measurement: Make) -> None:
         failures = [
-            make_measurement(n, samples=(), failure=Failure(reason, f"last words {n}\0\\", -n))
+            make_measurement(
+                n,
+                samples=(),
+                failure=Failure(reason, f"why {n}\0\\", -n, f"said {n}\0\udcff"),
+            )
             for n, reason in enumerate(FailureReason)
         ]
         assert store.add(failures) == len(FailureReason)
         assert store.measurements() == failures
+        assert store.add(store.measurements()) == 0
 
     def test_values_keep_their_type(self, store: Store, make_measurement: Make) -> None:
         alike = [
@@ -147,9 +183,34 @@ class StoreContract:
         assert store.add_launch(launches[1])
         assert not store.add_launch(launches[1])
         assert store.launches() == launches
+        assert store.launches(limit=2) == launches[1:]
+        assert store.launches(limit=9) == launches
         # A launch brings its study and what it reached.
         assert store.studies() == [launches[0].study]
         assert store.measurements() == [launches[2].achieved, launches[0].achieved]
+
+    def test_a_launch_is_known_from_its_start(
+        self, store: Store, make_launch: Callable[..., Launch]
+    ) -> None:
+        """Recorded when it starts, when it has reached something, and when it has ended."""
+        ended = make_launch(0)
+        reached = replace(ended, seconds=None, exit_code=None)
+        started = replace(reached, achieved=None)
+        other = replace(make_launch(1), seconds=None, exit_code=None)
+        assert started.address == reached.address == ended.address != other.address
+        for state in (started, reached, ended):
+            assert store.add_launch(state)
+            assert not store.add_launch(state)
+            assert store.launches() == [state]
+        assert store.add_launch(other)
+        assert store.launches() == [ended, other]
+        assert [launch.ended for launch in store.launches()] == [True, False]
+        # What was known earlier is no news.
+        assert not store.add_launch(started)
+        assert not store.add_launch(reached)
+        assert store.launches(limit=1) == [other]
+        counts = store.info()["counts"]
+        assert (counts["launches"], counts["launch_outcomes"]) == (2, 2)
 
     def test_models(self, store: Store) -> None:
         content = bytes(range(256)) * 100
@@ -260,6 +321,40 @@ class TestFile(Persistent):
     @pytest.fixture
     def url(self, tmp_path: Path) -> str:
         return str(tmp_path / "timings.db")
+
+    @pytest.mark.parametrize(
+        ("asked", "index"),
+        [
+            ({"workload": WORKLOAD}, "workload_id=?)"),
+            ({"workload": WORKLOAD, "device": DEVICE}, "(workload_id=? AND device_id=?)"),
+            (
+                {"workload": WORKLOAD, "device": DEVICE, "software": SOFTWARE},
+                "(software_id=? AND workload_id=? AND device_id=?)",
+            ),
+            (
+                {"kind": "step", "device": DEVICE, "software": SOFTWARE},
+                "(software_id=? AND workload_id=? AND device_id=?)",
+            ),
+            ({"kind": "step", "name": "a", "device": DEVICE}, "(workload_id=? AND device_id=?)"),
+            ({"software": SOFTWARE}, "(software_id=?)"),
+        ],
+    )
+    def test_filters_are_answered_by_an_index(
+        self, store: Store, asked: dict[str, Any], index: str
+    ) -> None:
+        """Every condition that can be is one of the index: millions of rows aren't read."""
+        statements: list[tuple[str, Any]] = []
+        engine = store._database.engine
+        event.listen(
+            engine, "before_cursor_execute", lambda c, cu, text, *a: statements.append((text, a[0]))
+        )
+        store.measurements(**asked)
+        (query,) = [s for s in statements if "FROM perfmodel_measurements" in s[0]]
+        with engine.connect() as connection:
+            plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {query[0]}", query[1]).all()
+        (searched,) = [row.detail for row in plan if " perfmodel_measurements" in row.detail]
+        assert searched.startswith("SEARCH")
+        assert index in searched
 
 
 class TestPostgres(Persistent):

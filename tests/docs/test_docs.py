@@ -96,7 +96,8 @@ def test_every_path_that_the_architecture_names_exists() -> None:
 
 OPTIONS = {
     "run": "budget db deadline default help json launch launch-only memory-limit no-launch "
-    "objective require retune samples samples-global seed step-optimizer trial-time trials vary",
+    "objective python require retune samples samples-global seed step-optimizer trial-time "
+    "trials vary",
     "runs": "db help json limit",
     "doctor": "calibrate db help json python",
     "db info": "db help json",

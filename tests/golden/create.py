@@ -8,6 +8,7 @@ what the database must give back.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from db.schema import VERSIONS
@@ -67,7 +68,12 @@ def measurements() -> list[Measurement]:
             10 + n,
             samples=(),
             memory=Memory(),
-            failure=Failure(reason, f"last words: é \0 \\ {reason}", exit_code=-n or None),
+            failure=Failure(
+                reason,
+                f"detail: é \0 \\ {reason}",
+                exit_code=-n or None,
+                output="last words\n\udcff\U0001f600\0\t\\ ".ljust(100 * n, "."),
+            ),
         )
         for n, reason in enumerate(FailureReason)
     ]
@@ -79,14 +85,17 @@ def measurements() -> list[Measurement]:
 
 
 def launches() -> list[Launch]:
-    """One that reached something and one that made no step."""
+    """Every state in the order recorded: one that reached something, one that didn't, one lost."""
     command = ("python", "train_gpt.py", "--batch-size", "8")
     predicted = Prediction(0.1, 0.09, 0.11, peak_bytes=2e9, extrapolating=True)
-    first = Launch(
-        STUDY, SPACE.configurations[0], command, "2026-01-02T00:00:00+00:00", 61.5, 0,
-        predicted, _measurement(30),
-    )  # fmt: skip
-    return [first, Launch(STUDY, Configuration(), command, "2026-01-03T00:00:00+00:00", 0.5, 1)]
+    started = Launch(
+        STUDY, SPACE.configurations[0], command, "2026-01-02T00:00:00+00:00", predicted=predicted
+    )
+    reached = replace(started, achieved=_measurement(30))
+    ended = replace(reached, seconds=61.5, exit_code=0)
+    failed = Launch(STUDY, Configuration(), command, "2026-01-03T00:00:00+00:00", 0.5, 1)
+    lost = Launch(STUDY, Configuration(), command, "2026-01-04T00:00:00+00:00")
+    return [started, reached, ended, failed, lost]
 
 
 MODEL = bytes(range(256))

@@ -15,6 +15,7 @@ from tuner.cli.run_options import (
     LaunchOnly,
     MemoryLimit,
     ObjectiveName,
+    Python,
     Require,
     Retune,
     Samples,
@@ -45,6 +46,7 @@ def run(
     launch_only: LaunchOnly = False,
     retune: Retune = False,
     seed: Seed = 0,
+    python: Python = None,
     db: Database = None,
     json_: Json = False,
 ) -> None:
@@ -88,6 +90,7 @@ def run(
         retune=retune,
         seed=seed,
         database=db,
+        python=python,
         json=json_,
     )
     raise typer.Exit(tune(request))

@@ -78,4 +78,12 @@ LaunchOnly = Annotated[
 Retune = Annotated[
     bool, typer.Option("--retune", help="Search again although the answer is known.")
 ]
+Python = Annotated[
+    str | None,
+    typer.Option(
+        metavar="INTERPRETER",
+        help="The Python your script runs under, where the command doesn't show it.",
+        show_default=False,
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Seed of the search's random choices.")]

@@ -22,7 +22,7 @@ def runs(
     from tuner.report.table import launches_table, report_console
 
     with Store.open(db, create=False) as store:
-        launches = store.launches()[-limit:]
+        launches = store.launches(limit)
     objectives = [Objective.of(launch.study) for launch in launches]
     if json_:
         pairs = zip(launches, objectives, strict=True)

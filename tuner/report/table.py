@@ -177,8 +177,8 @@ def launches_table(launches: Sequence[Launch], objectives: Sequence[Objective]) 
             f"{seconds_text(launch.predicted.seconds)}/step" if launch.predicted else "-",
             f"{seconds_text(achieved.seconds)}/step" if achieved and achieved.ok else "-",
             "-" if math.isnan(throughput) else number_text(throughput),
-            str(launch.exit_code),
-            seconds_text(launch.seconds),
+            "-" if launch.exit_code is None else str(launch.exit_code),
+            "end not seen" if launch.seconds is None else seconds_text(launch.seconds),
         )
     return table
 
@@ -194,7 +194,7 @@ def launch_lines(launch: Launch, objective: Objective) -> list[str]:
         throughput = objective.throughput(achieved)
         reached += "" if math.isnan(throughput) else f" ({number_text(throughput)} samples/s)"
     lines = [f"the run {reached}; {predicted}" if predicted else f"the run {reached}"]
-    lines.append(
-        f"it ran {seconds_text(launch.seconds)} and ended with exit code {launch.exit_code}"
-    )
+    if launch.seconds is not None:
+        ran = seconds_text(launch.seconds)
+        lines.append(f"it ran {ran} and ended with exit code {launch.exit_code}")
     return lines

@@ -17,6 +17,8 @@ What is sent: one SOCK_SEQPACKET message each, a letter and tab-separated fields
     C calls     rank, world size, allocated, reserved, device bytes (-1: unknown), calls
                 as "optimizer:seconds" joined by commas; seconds are empty where no time was read
     N note      what could not be applied, or is no longer in force
+    G graph     a step was captured in a CUDA graph: its replays can't be seen
+    F failed    what failed in the probe itself, which falls silent
 What is received: "only N" (read the time of optimizer N's calls alone; the others are listed with
 the next of these) and "all". The end of the stream means: fall silent.
 """
@@ -99,6 +101,7 @@ class Probe:
         self.pending: deque[tuple[int, float | None]] = deque()
         self.only: int | None = None
         self.calls = 0
+        self.captured = False
         self.memory = (-1, -1, -1)
         self.memory_read_at = 0.0
         self.flushed_at = 0.0
@@ -110,6 +113,7 @@ class Probe:
         self.pending.clear()
         self.only = None
         self.calls = 0
+        self.captured = False
         self.place = None
 
     def armed(self, how: str) -> None:
@@ -123,7 +127,14 @@ class Probe:
             return
         try:
             self._call(optimizer)
-        except Exception:
+        except Exception as error:
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """Fall silent for good and say why, as far as that is possible; never raises."""
+        try:
+            self.connection.send("F", _one_line(error))
+        finally:
             self.connection.close()
 
     def _call(self, optimizer: Any) -> None:
@@ -139,7 +150,11 @@ class Probe:
             self.pending.append((number, None))
             return
         cuda = self.torch.cuda
-        on_cuda = cuda.is_initialized() and not cuda.is_current_stream_capturing()
+        on_cuda = cuda.is_initialized()
+        if on_cuda and cuda.is_current_stream_capturing():
+            self._capture()
+            return
+        self.captured = False
         if on_cuda:
             cuda.synchronize()
         now = time.monotonic()
@@ -155,13 +170,27 @@ class Probe:
         try:
             while self.pending and self._flush():
                 pass
-        except Exception:
-            self.connection.close()
+        except Exception as error:
+            self.fail(error)
+
+    def _capture(self) -> None:
+        """A step that is being recorded: it takes no time, and waiting for it isn't allowed."""
+        if not self.captured:
+            self.captured = True
+            self.flush()
+            self.connection.send("G")
 
     def _first_call(self) -> None:
-        self.connection.send("O", _known_optimizers(self.torch))
+        try:
+            self.connection.send("O", _known_optimizers(self.torch))
+        except Exception as error:
+            self.connection.send("N", "optimizers could not be counted: " + _one_line(error))
         for name, value in self.settings.items():
-            actual = _read_setting(self.torch, name)
+            try:
+                actual = _read_setting(self.torch, name)
+            except Exception as error:
+                self.connection.send("N", f"{name} could not be read back: {_one_line(error)}")
+                continue
             if actual is not None and actual != value:
                 self.connection.send(
                     "N", f"{name}={value} is not in force: the script itself has set {actual}"
@@ -183,7 +212,7 @@ class Probe:
         if distributed.is_available() and distributed.is_initialized():
             self.place = (distributed.get_rank(), distributed.get_world_size())
             return self.place
-        return os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+        return _number("RANK", 0), _number("WORLD_SIZE", 1)
 
     def _flush(self) -> bool:
         """Send what is pending; False if the parent's queue is full (it is kept for the next)."""
@@ -210,7 +239,23 @@ class Probe:
             try:
                 _apply_setting(self.torch, name, value)
             except Exception as error:
-                self.connection.send("N", f"{name}={value} could not be applied: {error}")
+                reason = _one_line(error)
+                self.connection.send("N", f"{name}={value} could not be applied: {reason}")
+
+
+def _one_line(error: Exception) -> str:
+    try:
+        text = str(error)
+    except Exception:  # an exception of the script's own making
+        text = ""
+    return " ".join(("%s: %s" % (type(error).__name__, text)).split())[:300]
+
+
+def _number(name: str, default: int) -> int:
+    try:
+        return int(os.environ.get(name, default))
+    except ValueError:  # some other program's variable
+        return default
 
 
 def _apply_setting(torch: Any, name: str, value: Any) -> None:

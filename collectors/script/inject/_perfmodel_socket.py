@@ -7,7 +7,7 @@ import os
 import sys
 
 # MSG_NOSIGNAL: a script may have given SIGPIPE its deadly default back.
-_FLAGS = _socket.MSG_DONTWAIT | getattr(_socket, "MSG_NOSIGNAL", 0)
+_FLAGS = _socket.MSG_DONTWAIT | _socket.MSG_NOSIGNAL
 _COMMAND_LINE_BYTES = 2000
 
 
@@ -31,7 +31,7 @@ class Connection:
         except OSError:
             self.close()
             return
-        version = "%d.%d.%d" % sys.version_info[:3]
+        version = sys.version.split()[0]
         names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
         place = [os.environ.get(name, "") for name in names]
         self.send("H", os.getpid(), version, sys.executable, *place, _command_line())

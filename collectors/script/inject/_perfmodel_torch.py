@@ -23,10 +23,19 @@ def watch_imports(probe: Any) -> None:
     """Have `probe` armed once torch is imported."""
     global _probe
     _probe = probe
-    if "torch" in sys.modules:  # by a .pth file
-        _arm(sys.modules["torch"])
-        return
-    sys.meta_path.insert(0, _Finder({"torch": _arm, "torch._dynamo": _arm_dynamo}))
+    watched = {"torch": _arm, "torch._dynamo": _arm_dynamo}
+    for name in list(watched):
+        if name in sys.modules:  # by a .pth file
+            _call_back(watched.pop(name), sys.modules[name])
+    if watched:
+        sys.meta_path.insert(0, _Finder(watched))
+
+
+def _call_back(callback: Callable[[Any], None], module: Any) -> None:
+    try:
+        callback(module)
+    except Exception as error:
+        _probe.fail(error)
 
 
 class _Finder:
@@ -58,11 +67,8 @@ class _Finder:
             callback = self.watched.pop(name, None)
             if not self.watched and self in sys.meta_path:
                 sys.meta_path.remove(self)
-            try:
-                if callback is not None:
-                    callback(module)
-            except Exception:
-                _probe.connection.close()
+            if callback is not None:
+                _call_back(callback, module)
 
         try:
             if original is not None and "exec_module" not in vars(loader):

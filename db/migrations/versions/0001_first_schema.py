@@ -44,12 +44,17 @@ def _reference(
     )
 
 
+def _index(owner: str, *columns: str) -> None:
+    table = f"perfmodel_{owner}"
+    op.create_index(f"ix_{table}_{'_'.join(columns)}", table, list(columns))
+
+
 def upgrade() -> None:
     """Create every table of schema 0001."""
     _create("devices", _text("kind"), _text("vendor"), _text("model"), _text("record"))
     _create("software", _text("record"))
     _create("workloads", _text("kind"), _text("name"), _text("record"))
-    op.create_index("ix_perfmodel_workloads_kind_name", "perfmodel_workloads", ["kind", "name"])
+    _index("workloads", "kind", "name")
     _create("configurations", _text("record"))
     _create_measurements()
     _create(
@@ -60,13 +65,7 @@ def upgrade() -> None:
         _text("created_at"),
         _text("record"),
     )
-    _create(
-        "launches",
-        *_reference("launches", "study_id", "studies"),
-        *_reference("launches", "achieved_id", "measurements", nullable=True),
-        _text("started_at"),
-        _text("record"),
-    )
+    _create_launches()
     _create(
         "models",
         _text("kind"),
@@ -93,12 +92,30 @@ def _create_measurements() -> None:
         _text("measured_at"),
         _text("failure_reason", nullable=True),
         _text("failure_detail", nullable=True),
+        _text("failure_output", nullable=True),
         sa.Column("exit_code", sa.BigInteger),
         _text("conditions", nullable=True),
         sa.Column("samples", sa.LargeBinary, nullable=False),
     )
-    op.create_index(
-        "ix_perfmodel_measurements_workload_id_device_id_seconds",
-        "perfmodel_measurements",
-        ["workload_id", "device_id", "seconds"],
+    _index("measurements", "workload_id", "device_id", "seconds")
+    _index("measurements", "software_id", "workload_id", "device_id")
+    _index("measurements", "configuration_id")
+
+
+def _create_launches() -> None:
+    _create(
+        "launches",
+        *_reference("launches", "study_id", "studies"),
+        _text("started_at"),
+        _text("record"),
     )
+    _create(
+        "launch_outcomes",
+        *_reference("launch_outcomes", "launch_id", "launches"),
+        *_reference("launch_outcomes", "achieved_id", "measurements", nullable=True),
+        _text("record"),
+    )
+    _index("launches", "study_id")
+    _index("launches", "started_at")
+    _index("launch_outcomes", "launch_id")
+    _index("launch_outcomes", "achieved_id")
