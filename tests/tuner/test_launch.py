@@ -108,9 +108,10 @@ def test_signals_are_forwarded_once(number: signal.Signals) -> None:
 def test_the_terminal_is_the_runs_own() -> None:
     """On a terminal: the run reads it, Ctrl-C ends the run alone, and we report its end."""
     script = (
-        "import sys, time\n"
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGINT, lambda *a: sys.exit(7))\n"
         "print('got', input(), flush=True)\n"
-        "try:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    sys.exit(7)\n"
+        "time.sleep(60)\n"
     )
     pid, terminal = pty.fork()
     if pid == 0:
