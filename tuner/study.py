@@ -19,6 +19,7 @@ from tuner.finals import (
     MIN_ROUNDS,
     Finals,
     Gain,
+    Verdict,
     finals_of,
     finished,
     rotated,
@@ -207,7 +208,7 @@ class Search:
 
     def confirm(self) -> Outcome:
         """One trial of the known winner, to see that it still runs as remembered."""
-        remembered = self.outcome(stopped="").winner
+        remembered = self._verdict().winner
         before = self.score(remembered)
         measurement = self._trial(remembered, purpose=CONFIRM)
         if measurement.failure is not None:
@@ -225,18 +226,24 @@ class Search:
             )
         return self.outcome(stopped="known from earlier studies", already_known=True)
 
+    def _verdict(self) -> Verdict:
+        """What the finals say; without any, that the baseline stays."""
+        finals = self.finals()
+        if finals is None:
+            return Verdict(self.baseline(), (), 0)
+        return finals.verdict(self.objective.score, self.default)
+
     def outcome(self, *, stopped: str, already_known: bool = False) -> Outcome:
         """The present answer, from the measurements alone."""
-        finals = self.finals()
-        verdict = finals.verdict(self.objective.score, self.default) if finals else None
-        chosen = verdict.winner if verdict else self.baseline()
+        verdict = self._verdict()
+        chosen = verdict.winner
         unseen = [m for m in self.everything if m.configuration != chosen]
         return Outcome(
             study=self.study,
             default=self.default,
             winner=chosen,
-            gains=verdict.gains if verdict else (),
-            compared=verdict is not None and verdict.baseline == self.default,
+            gains=verdict.gains,
+            compared=self.finals() is not None and verdict.baseline == self.default,
             measurements=tuple(self.measurements),
             measured_now=len(self._new),
             stopped=stopped,
